@@ -1,0 +1,368 @@
+/* A plan in the making: data, tasks, accesses, and the bookkeeping that turns the model's formulas into modes and lifetimes. */
+#include "build.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../common/log.h"
+#include "../common/status.h"
+
+int
+k3i_builder_init(struct k3_builder *b, const struct k3_model *model)
+{
+	const struct k3_params *ps = &model->params;
+
+	memset(b, 0, sizeof(*b));
+	b->model = model;
+	b->config = &model->config;
+	struct k3_arena *arena = k3i_arena_create();
+	if (!arena)
+		return K3_ENOMEM;
+	b->plan = k3i_arena_alloc(arena, sizeof(*b->plan));
+	b->cap_data = model->n_persist + 1024;
+	b->cap_tasks = 1024;
+	b->cap_access = 8192;
+	if (!b->plan) {
+		k3i_arena_destroy(arena);
+		return K3_ENOMEM;
+	}
+	struct k3_plan *p = b->plan;
+	p->arena = arena;
+	p->model = model;
+	p->data = malloc(b->cap_data * sizeof(*p->data));
+	p->task = malloc(b->cap_tasks * sizeof(*p->task));
+	p->access = malloc(b->cap_access * sizeof(*p->access));
+	b->written = calloc(b->cap_data, 1);
+	b->weight = k3i_arena_alloc(arena, ps->n * sizeof(*b->weight));
+	b->grad = k3i_arena_alloc(arena, ps->n * sizeof(*b->grad));
+	uint32_t *ids = k3i_arena_alloc(arena, 2 * (size_t)model->n_blocks * sizeof(*ids));
+	if (!p->data || !p->task || !p->access || !b->written || !b->weight || !b->grad || !ids) {
+		b->status = K3_ENOMEM;
+		return K3_ENOMEM;
+	}
+	memcpy(p->data, model->persist, model->n_persist * sizeof(*p->data));
+	p->n_data = model->n_persist;
+	for (size_t i = 0; i < p->n_data; i++) {
+		p->data[i].first_pos = 1;
+		p->data[i].last_pos = 0;
+	}
+	for (size_t i = 0; i < ps->n; i++) {
+		b->weight[i] = (struct k3_view){ ids, ps->param[i].n_blocks, ps->param[i].block_rows };
+		b->grad[i] = (struct k3_view){ ids + model->n_blocks, ps->param[i].n_blocks, ps->param[i].block_rows };
+		for (size_t k = 0; k < ps->param[i].n_blocks; k++, ids++) {
+			ids[0] = model->param_block[i] + (uint32_t)k;
+			ids[model->n_blocks] = ids[0] + model->n_blocks;
+		}
+	}
+	return K3_OK;
+}
+
+int
+k3i_builder_finish(struct k3_builder *b, struct k3_plan **plan)
+{
+	struct k3_plan *p = b->plan;
+
+	*plan = NULL;
+	if (!p)
+		return b->status != K3_OK ? b->status : K3_ENOMEM;
+	p->n_pos = b->pos;
+	if (b->status == K3_OK)
+		b->status = k3i_assign_slots(b);
+	free(b->written);
+	if (b->status != K3_OK) {
+		k3_plan_destroy(p);
+		return b->status;
+	}
+	k3i_assign_priorities(p);
+	for (size_t i = 0; i < p->n_tasks; i++)
+		p->flops += p->task[i].flops;
+	*plan = p;
+	return K3_OK;
+}
+
+void
+k3_plan_destroy(struct k3_plan *plan)
+{
+	if (!plan)
+		return;
+	free(plan->data);
+	free(plan->task);
+	free(plan->access);
+	k3i_arena_destroy(plan->arena); /* holds the plan itself */
+}
+
+/* Doubles an array when it is full. */
+static bool
+grow(struct k3_builder *b, void **array, size_t *cap, size_t need, size_t elem_bytes)
+{
+	if (need <= *cap)
+		return true;
+	size_t cap2 = *cap * 2 > need ? *cap * 2 : need;
+	void *grown = realloc(*array, cap2 * elem_bytes);
+	if (!grown) {
+		b->status = K3_ENOMEM;
+		return false;
+	}
+	*array = grown;
+	*cap = cap2;
+	return true;
+}
+
+uint32_t
+k3i_data(struct k3_builder *b, const char *what, enum k3_data_kind kind, enum k3_dtype dtype, int layer, int tile, int index,
+         size_t rows, size_t nominal_rows, size_t row_elems)
+{
+	struct k3_plan *p = b->plan;
+	size_t old_cap = b->cap_data;
+
+	if (b->status != K3_OK || !grow(b, (void **)&p->data, &b->cap_data, p->n_data + 1, sizeof(*p->data)))
+		return 0;
+	if (b->cap_data != old_cap) {
+		uint8_t *written = realloc(b->written, b->cap_data);
+		if (!written) {
+			b->status = K3_ENOMEM;
+			return 0;
+		}
+		b->written = written;
+	}
+	size_t elem = k3_dtype_bytes(dtype);
+	p->data[p->n_data] = (struct k3_datum){
+		.what = what, .kind = (uint8_t)kind, .dtype = (uint8_t)dtype, .layer = (int16_t)layer, .tile = tile, .index = index,
+		.param = -1, .rows = rows, .row_elems = row_elems, .bytes = rows * row_elems * elem,
+		.slot_bytes = nominal_rows * row_elems * elem, .slot = K3_NO_SLOT, .first_pos = 1, .last_pos = 0,
+	};
+	b->written[p->n_data] = 0;
+	return (uint32_t)p->n_data++;
+}
+
+static const char *
+task_name(struct k3_builder *b, enum k3_op op, int layer, int tile, int group)
+{
+	char text[96];
+	size_t n = (size_t)snprintf(text, sizeof(text), "%s", k3_op_name(op));
+	const struct { char key; int value; } part[] = { { 'l', layer }, { 't', tile }, { 'g', group } };
+
+	for (size_t i = 0; i < 3; i++)
+		if (part[i].value >= 0 && n < sizeof(text))
+			n += (size_t)snprintf(text + n, sizeof(text) - n, " %c%d", part[i].key, part[i].value);
+	char *name = k3i_arena_alloc(b->plan->arena, n + 1);
+	if (!name) {
+		b->status = K3_ENOMEM;
+		return "";
+	}
+	memcpy(name, text, n);
+	return name;
+}
+
+void *
+k3i_task(struct k3_builder *b, enum k3_op op, int layer, int tile, int group, size_t args_bytes)
+{
+	static max_align_t sink[64]; /* where a failed build writes its arguments */
+	struct k3_plan *p = b->plan;
+
+	K3_ASSERT(args_bytes <= sizeof(sink));
+	if (b->status != K3_OK || !grow(b, (void **)&p->task, &b->cap_tasks, p->n_tasks + 1, sizeof(*p->task)))
+		return sink;
+	void *args = args_bytes ? k3i_arena_alloc(p->arena, args_bytes) : NULL;
+	if (args_bytes && !args) {
+		b->status = K3_ENOMEM;
+		return sink;
+	}
+	p->task[p->n_tasks] = (struct k3_task){
+		.op = (uint16_t)op, .pass = b->pass, .layer = (int16_t)layer, .tile = tile, .group = group,
+		.first_access = (uint32_t)p->n_access, .pos = b->pos++, .args = args, .comm = -1, .peer = -1,
+		.name = task_name(b, op, layer, tile, group),
+	};
+	b->cur = &p->task[p->n_tasks++];
+	return args ? args : sink;
+}
+
+void
+k3i_task_end(struct k3_builder *b, double flops, double bytes)
+{
+	struct k3_task *t = b->cur;
+
+	b->cur = NULL;
+	if (b->status != K3_OK || !t)
+		return;
+	if (t->args)
+		((struct k3_args_head *)(uintptr_t)t->args)->n_buf = t->n_access;
+	if (bytes <= 0)
+		for (uint32_t i = 0; i < t->n_access; i++)
+			bytes += (double)b->plan->data[b->plan->access[t->first_access + i].datum].bytes;
+	t->flops = flops;
+	t->bytes = bytes;
+	t->cost_us = k3i_cost_us(flops, bytes);
+}
+
+void
+k3i_skip(struct k3_builder *b)
+{
+	b->pos++;
+}
+
+/* The position that a touch belongs to: the current task's, or the one just skipped. */
+static uint32_t
+here(const struct k3_builder *b)
+{
+	return b->cur ? b->cur->pos : b->pos ? b->pos - 1 : 0;
+}
+
+void
+k3i_touch(struct k3_builder *b, uint32_t datum)
+{
+	if (b->status != K3_OK)
+		return;
+	struct k3_datum *d = &b->plan->data[datum];
+	uint32_t pos = here(b);
+	if (d->first_pos > d->last_pos)
+		d->first_pos = d->last_pos = pos;
+	if (pos > d->last_pos)
+		d->last_pos = pos;
+}
+
+uint32_t
+k3i_use(struct k3_builder *b, uint32_t datum, enum k3_mode mode)
+{
+	struct k3_plan *p = b->plan;
+
+	if (b->status != K3_OK || !b->cur || !grow(b, (void **)&p->access, &b->cap_access, p->n_access + 1, sizeof(*p->access)))
+		return 0;
+	p->access[p->n_access++] = (struct k3_access){ datum, (uint8_t)mode };
+	if (mode & K3_W)
+		b->written[datum] = 1;
+	k3i_touch(b, datum);
+	return b->cur->n_access++;
+}
+
+uint32_t
+k3i_use_sum(struct k3_builder *b, uint32_t datum)
+{
+	if (b->status != K3_OK)
+		return 0;
+	uint32_t accumulate = b->written[datum];
+	k3i_use(b, datum, accumulate ? K3_RW : K3_W);
+	return accumulate;
+}
+
+void
+k3i_list(struct k3_builder *b, struct k3_list *list, const uint32_t *datum, size_t n, enum k3_mode mode)
+{
+	list->first = b->cur ? b->cur->n_access : 0;
+	list->n = (uint32_t)n;
+	for (size_t i = 0; i < n; i++)
+		k3i_use(b, datum[i], mode);
+}
+
+void
+k3i_list_one(struct k3_builder *b, struct k3_list *list, int32_t datum, enum k3_mode mode)
+{
+	uint32_t id = (uint32_t)datum;
+
+	k3i_list(b, list, &id, datum == K3_NO_DATUM ? 0 : 1, mode);
+}
+
+void
+k3i_work(struct k3_builder *b, size_t nominal_floats)
+{
+	const struct k3_task *t = b->cur;
+	uint32_t d = k3i_data(b, "work", K3_DATA_WORK, K3_F32, t ? t->layer : -1, t ? t->tile : -1, t ? t->group : -1, 1, 1,
+	                      nominal_floats);
+
+	k3i_use(b, d, K3_W);
+}
+
+static const struct k3_param *
+operand(struct k3_builder *b, struct k3_weight *w, enum k3_role role, int layer, int *index)
+{
+	*index = k3_params_find(&b->model->params, role, layer);
+	K3_ASSERT(*index >= 0);
+	const struct k3_param *p = &b->model->params.param[*index];
+	w->first = b->cur ? b->cur->n_access : 0;
+	w->rows = p->rows;
+	w->cols = p->cols;
+	return p;
+}
+
+void
+k3i_weight(struct k3_builder *b, struct k3_weight *w, enum k3_role role, int layer)
+{
+	int i;
+
+	operand(b, w, role, layer, &i);
+	const struct k3_view *v = &b->weight[i];
+	w->n = (uint32_t)v->n;
+	w->block_rows = v->block_rows;
+	for (size_t k = 0; k < v->n; k++)
+		k3i_use(b, v->datum[k], K3_R);
+}
+
+void
+k3i_grad(struct k3_builder *b, struct k3_weight *w, enum k3_role role, int layer)
+{
+	int i;
+
+	operand(b, w, role, layer, &i);
+	const struct k3_view *v = &b->grad[i];
+	w->n = (uint32_t)v->n;
+	w->block_rows = v->block_rows;
+	for (size_t k = 0; k < v->n; k++)
+		w->accumulate = k3i_use_sum(b, v->datum[k]);
+}
+
+static size_t
+one_block(struct k3_weight *w, const struct k3_param *p, const struct k3_view *v, size_t block)
+{
+	size_t first = block * v->block_rows;
+
+	w->n = 1;
+	w->rows = w->block_rows = first + v->block_rows < p->rows ? v->block_rows : p->rows - first;
+	return w->rows;
+}
+
+void
+k3i_weight_block(struct k3_builder *b, struct k3_weight *w, enum k3_role role, int layer, size_t block)
+{
+	int i;
+	const struct k3_param *p = operand(b, w, role, layer, &i);
+
+	one_block(w, p, &b->weight[i], block);
+	k3i_use(b, b->weight[i].datum[block], K3_R);
+}
+
+void
+k3i_grad_block(struct k3_builder *b, struct k3_weight *w, enum k3_role role, int layer, size_t block)
+{
+	int i;
+	const struct k3_param *p = operand(b, w, role, layer, &i);
+
+	one_block(w, p, &b->grad[i], block);
+	w->accumulate = k3i_use_sum(b, b->grad[i].datum[block]);
+}
+
+int32_t
+k3_plan_find(const struct k3_plan *plan, const char *what, int layer, int tile, int index)
+{
+	for (size_t i = 0; i < plan->n_data; i++) {
+		const struct k3_datum *d = &plan->data[i];
+		if (d->layer == layer && d->tile == tile && d->index == index && strcmp(d->what, what) == 0)
+			return (int32_t)i;
+	}
+	return K3_NO_DATUM;
+}
+
+const char *
+k3_datum_label(const struct k3_datum *d, char *text, size_t text_bytes)
+{
+	size_t n = (size_t)snprintf(text, text_bytes, "%s", d->what);
+	const struct { const char *key; int value; } part[] = {
+		{ "l", d->layer }, { "t", d->tile }, { "p", d->param }, { "i", d->index }
+	};
+
+	for (size_t i = 0; i < 4; i++)
+		if (part[i].value >= 0 && n < text_bytes)
+			n += (size_t)snprintf(text + n, text_bytes - n, " %s%d", part[i].key, part[i].value);
+	return text;
+}

@@ -1,0 +1,76 @@
+/* What the builders share (inside planner/): a plan in the making. */
+#ifndef K3_PLANNER_BUILD_H
+#define K3_PLANNER_BUILD_H
+#include "arena.h"
+#include "plan.h"
+
+/* Where the weights of a parameter are for the tasks of this rank: persistent blocks, or gathered slots. */
+struct k3_view {
+	uint32_t *datum;      /* [n] */
+	size_t n, block_rows;
+};
+
+struct k3_builder {
+	struct k3_plan *plan;
+	const struct k3_model *model;
+	const struct k3_config *config;
+	struct k3_microbatch what;
+	struct k3_view *weight, *grad; /* [params.n] */
+	uint8_t *written;     /* [data capacity]: a task of this plan, or an earlier plan, has written it */
+	size_t cap_data, cap_tasks, cap_access;
+	struct k3_task *cur;  /* task being built */
+	uint8_t pass;
+	uint32_t pos;
+	int status;           /* first failure; later calls do nothing */
+};
+
+int k3i_builder_init(struct k3_builder *b, const struct k3_model *model);
+/** Assigns slots, priorities; hands the plan over, or destroys it when something failed. */
+int k3i_builder_finish(struct k3_builder *b, struct k3_plan **plan);
+
+/** New short-lived datum; nominal_rows sizes its slot. */
+uint32_t k3i_data(struct k3_builder *b, const char *what, enum k3_data_kind kind, enum k3_dtype dtype, int layer,
+                  int tile, int index, size_t rows, size_t nominal_rows, size_t row_elems);
+
+/** Begins a task and takes its position; args of args_bytes are zeroed in the arena. */
+void *k3i_task(struct k3_builder *b, enum k3_op op, int layer, int tile, int group, size_t args_bytes);
+/** Ends it: writes the number of buffers into the arguments, adds cost. */
+void k3i_task_end(struct k3_builder *b, double flops, double bytes);
+/** Takes the position of a task that this layout does not need. */
+void k3i_skip(struct k3_builder *b);
+
+/** Adds an access to the current task; returns the buffer's index. */
+uint32_t k3i_use(struct k3_builder *b, uint32_t datum, enum k3_mode mode);
+/** Extends the lifetime of a datum to the current position without an access. */
+void k3i_touch(struct k3_builder *b, uint32_t datum);
+/** First contribution writes, later ones read-write; returns 1 if it accumulates. */
+uint32_t k3i_use_sum(struct k3_builder *b, uint32_t datum);
+/** A list of one, or absent when datum is K3_NO_DATUM. */
+void k3i_list_one(struct k3_builder *b, struct k3_list *list, int32_t datum, enum k3_mode mode);
+void k3i_list(struct k3_builder *b, struct k3_list *list, const uint32_t *datum, size_t n, enum k3_mode mode);
+/** Work space of the current task. */
+void k3i_work(struct k3_builder *b, size_t nominal_floats);
+/** A parameter as an operand: weights are read, gradients are sums. */
+void k3i_weight(struct k3_builder *b, struct k3_weight *w, enum k3_role role, int layer);
+void k3i_grad(struct k3_builder *b, struct k3_weight *w, enum k3_role role, int layer);
+/** One row block of a parameter alone, as a weight of one block. */
+void k3i_weight_block(struct k3_builder *b, struct k3_weight *w, enum k3_role role, int layer, size_t block);
+void k3i_grad_block(struct k3_builder *b, struct k3_weight *w, enum k3_role role, int layer, size_t block);
+
+/* planner/fsdp.c: bring a unit's parameters here before its tasks, let them go, reduce its gradients.
+ * On a shard group of one rank these do nothing. part: -1 all but experts, else an expert group. */
+void k3i_unit_open(struct k3_builder *b, enum k3_unit unit, int layer, int part);
+void k3i_unit_close(struct k3_builder *b, enum k3_unit unit, int layer, int part);
+void k3i_unit_reduce(struct k3_builder *b, enum k3_unit unit, int layer, int part);
+
+/* planner/layout.c */
+int k3i_layout_tiles(struct k3_builder *b, const struct k3_layout *layout);
+
+/* planner/slots.c, planner/priority.c */
+int k3i_assign_slots(struct k3_builder *b);
+void k3i_assign_priorities(struct k3_plan *plan);
+
+/** Cost of a task from flops and bytes, us. Default rates: one core, see priority.c. */
+double k3i_cost_us(double flops, double bytes);
+
+#endif

@@ -1,0 +1,244 @@
+/* The end of a step, and its beginning: norm, clip, AdamW, router bias, fingerprint; initial values. */
+#include "optimizer.h"
+
+#include <stdlib.h>
+
+#include "../common/log.h"
+#include "../common/rng.h"
+#include "../common/status.h"
+#include "build.h"
+
+/* A task takes blocks until it is worth its submission. */
+enum { GROUP_BLOCKS = 16, GROUP_ELEMS = 1 << 19 };
+
+uint32_t
+k3i_optim_groups(const struct k3_model *model, struct k3_block_group *group, uint32_t cap)
+{
+	uint32_t n = 0, first = 0;
+	size_t elems = 0;
+
+	for (uint32_t i = 0; i < model->n_blocks; i++) {
+		elems += model->persist[i].rows * model->persist[i].row_elems;
+		if (i + 1 < model->n_blocks && i + 1 - first < GROUP_BLOCKS && elems < GROUP_ELEMS)
+			continue;
+		if (n < cap)
+			group[n] = (struct k3_block_group){ first, i + 1 - first };
+		n++;
+		first = i + 1;
+		elems = 0;
+	}
+	return n;
+}
+
+/* Blocks of one kind (0 parameters, 1 gradients, 2 and 3 moments) as a list. */
+static void
+list_blocks(struct k3_builder *b, struct k3_list *list, const struct k3_block_group *g, uint32_t kind, enum k3_mode mode)
+{
+	list->first = b->cur ? b->cur->n_access : 0;
+	list->n = g->n;
+	for (uint32_t i = 0; i < g->n; i++)
+		k3i_use(b, kind * b->model->n_blocks + g->first + i, mode);
+}
+
+static size_t *
+sizes(struct k3_builder *b, const struct k3_block_group *g, size_t unit, double *total)
+{
+	size_t *n = k3i_arena_alloc(b->plan->arena, g->n * sizeof(*n));
+
+	*total = 0;
+	if (!n) {
+		b->status = K3_ENOMEM;
+		return NULL;
+	}
+	for (uint32_t i = 0; i < g->n; i++) {
+		const struct k3_datum *d = &b->model->persist[g->first + i];
+		n[i] = d->rows * d->row_elems * unit;
+		*total += (double)(d->rows * d->row_elems);
+	}
+	return n;
+}
+
+static void
+plan_hash(struct k3_builder *b, const struct k3_block_group *group, uint32_t n, uint32_t kind, uint32_t word)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		struct k3_hash_args *a = k3i_task(b, K3_OP_HASH_DATA, -1, -1, (int)(word + i), sizeof(*a));
+		double total;
+		k3i_use(b, b->model->hash + word + i, K3_W);
+		list_blocks(b, &a->data, &group[i], kind, K3_R);
+		a->n_bytes = sizes(b, &group[i], sizeof(float), &total);
+		k3i_task_end(b, total, 0);
+	}
+}
+
+static void
+plan_norm(struct k3_builder *b, const struct k3_block_group *group, uint32_t n, uint32_t parity)
+{
+	const struct k3_model *m = b->model;
+
+	for (uint32_t i = 0; i < n; i++) {
+		struct k3_grad_norm_args *a = k3i_task(b, K3_OP_GRAD_NORM, -1, -1, (int)i, sizeof(*a));
+		double total;
+		k3i_use(b, m->norm_partial + i, K3_W);
+		list_blocks(b, &a->grads, &group[i], 1, K3_R);
+		a->n_elems = sizes(b, &group[i], 1, &total);
+		k3i_task_end(b, 2 * total, 0);
+	}
+	struct k3_clip_args *a = k3i_task(b, K3_OP_CLIP_FACTOR, -1, -1, -1, sizeof(*a));
+	a->max_norm = m->options.clip_norm;
+	a->eps = m->options.clip_eps;
+	k3i_use(b, m->step_out[parity], K3_W);
+	k3i_use(b, m->loss_acc, K3_R);
+	k3i_use(b, m->hyper, K3_R);
+	a->partials.first = b->cur ? b->cur->n_access : 0;
+	a->partials.n = n;
+	for (uint32_t i = 0; i < n; i++)
+		k3i_use(b, m->norm_partial + i, K3_R);
+	k3i_task_end(b, n, 0);
+}
+
+static void
+plan_update(struct k3_builder *b, const struct k3_block_group *group, uint32_t n, uint32_t parity)
+{
+	const struct k3_model *m = b->model;
+	const struct k3_plan_options *o = &m->options;
+
+	for (uint32_t l = 0; l < b->config->layers; l++) {
+		if (m->balance[l] == K3_NO_DATUM)
+			continue;
+		struct k3_router_bias_args *a = k3i_task(b, K3_OP_ROUTER_BIAS_UPDATE, (int)l, -1, -1, sizeof(*a));
+		a->rule = o->balance;
+		a->n_experts = b->config->experts;
+		a->k = b->config->top_k;
+		a->bins = o->balance == K3_BALANCE_QUANTILE ? o->bins : 0;
+		a->u = o->balance_u;
+		k3i_use(b, (uint32_t)m->bias[l], K3_RW);
+		k3i_use(b, (uint32_t)m->balance[l], K3_R);
+		k3i_use(b, m->step_out[parity], K3_R);
+		k3i_task_end(b, (double)b->config->experts * (double)(1 + a->bins), 0);
+	}
+	for (uint32_t i = 0; i < n; i++) {
+		struct k3_adamw_args *a = k3i_task(b, K3_OP_ADAMW_STEP, -1, -1, (int)i, sizeof(*a));
+		double total;
+		a->beta1 = o->adam_beta1;
+		a->beta2 = o->adam_beta2;
+		a->eps = o->adam_eps;
+		a->weight_decay = o->weight_decay;
+		k3i_use(b, m->step_out[parity], K3_R);
+		k3i_use(b, m->hyper, K3_R);
+		list_blocks(b, &a->params, &group[i], 0, K3_RW);
+		list_blocks(b, &a->exp_avg, &group[i], 2, K3_RW);
+		list_blocks(b, &a->exp_avg_sq, &group[i], 3, K3_RW);
+		list_blocks(b, &a->grads, &group[i], 1, K3_R);
+		a->n_elems = sizes(b, &group[i], 1, &total);
+		k3i_task_end(b, 15 * total, 0);
+	}
+}
+
+static struct k3_block_group *
+all_groups(struct k3_builder *b, uint32_t *n)
+{
+	*n = b->model->n_norm_partial;
+	struct k3_block_group *group = k3i_arena_alloc(b->plan->arena, (*n + 1) * sizeof(*group));
+	if (!group) {
+		b->status = K3_ENOMEM;
+		*n = 0;
+		return NULL;
+	}
+	k3i_optim_groups(b->model, group, *n);
+	return group;
+}
+
+int
+k3_plan_optimizer(struct k3_plan **plan, const struct k3_model *model, uint32_t parity)
+{
+	struct k3_builder b;
+	uint32_t n;
+
+	*plan = NULL;
+	if (k3i_builder_init(&b, model) == K3_OK) {
+		b.pass = K3_PASS_OPTIMIZER;
+		struct k3_block_group *group = all_groups(&b, &n);
+		plan_norm(&b, group, n, parity & 1);
+		plan_update(&b, group, n, parity & 1);
+		if (model->n_hash) {
+			struct k3_hash_args *a = k3i_task(&b, K3_OP_HASH_DATA, -1, -1, 0, sizeof(*a));
+			static const size_t loss_bytes[] = { sizeof(double) };
+			k3i_use(&b, model->hash, K3_W);
+			k3i_list_one(&b, &a->data, (int32_t)model->loss_acc, K3_R);
+			a->n_bytes = loss_bytes;
+			k3i_task_end(&b, 1, 0);
+			plan_hash(&b, group, n, 1, 1);
+			plan_hash(&b, group, n, 0, 1 + n);
+		}
+	}
+	return k3i_builder_finish(&b, plan);
+}
+
+static void
+init_part(struct k3_builder *b, uint32_t datum, enum k3_mode mode, struct k3_param_init_args part)
+{
+	const struct k3_datum *d = &b->plan->data[datum];
+	struct k3_param_init_args *a = k3i_task(b, K3_OP_PARAM_INIT, d->layer, -1, d->index, sizeof(*a));
+
+	*a = part;
+	k3i_use(b, datum, mode);
+	k3i_task_end(b, 40.0 * (double)part.n_elems, 4.0 * (double)part.n_elems);
+}
+
+/* Block of a plain parameter: one task. Of an expert stack: one per checkpoint tensor that has rows in it. */
+static void
+init_block(struct k3_builder *b, size_t param, uint32_t datum, uint64_t seed, bool parity_mixers)
+{
+	const struct k3_param *p = &b->model->params.param[param];
+	const struct k3_datum *d = &b->plan->data[datum];
+	struct k3_param_init_args part = { .kind = p->init, .scale = p->init_scale };
+	enum k3_mode mode = K3_W;
+
+	if (parity_mixers && (p->role == K3_P_ATTN_RES_PROJ || p->role == K3_P_FFN_RES_PROJ || p->role == K3_P_OUT_RES_PROJ))
+		part.kind = K3_INIT_NORMAL;
+	if (!p->experts_per_block) {
+		part.key = k3_rng_key(p->name, seed);
+		part.first_elem = (uint64_t)d->row0 * p->cols;
+		part.n_elems = d->rows * p->cols;
+		init_part(b, datum, mode, part);
+		return;
+	}
+	for (size_t i = b->model->params.first_tensor[param]; i < b->model->params.first_tensor[param + 1]; i++) {
+		struct k3_ckpt_tensor t;
+		k3_params_tensor(&b->model->params, i, &t);
+		size_t lo = t.row0 > d->row0 ? t.row0 : d->row0;
+		size_t hi = t.row0 + t.rows < d->row0 + d->rows ? t.row0 + t.rows : d->row0 + d->rows;
+		if (lo >= hi)
+			continue;
+		part.key = k3_rng_key(t.name, seed);
+		part.first_elem = (uint64_t)(lo - t.row0) * p->cols;
+		part.offset_elems = (lo - d->row0) * p->cols;
+		part.n_elems = (hi - lo) * p->cols;
+		init_part(b, datum, mode, part);
+		mode = K3_RW;
+	}
+}
+
+int
+k3_plan_init(struct k3_plan **plan, const struct k3_model *model, uint64_t seed, bool parity_mixers)
+{
+	struct k3_builder b;
+
+	*plan = NULL;
+	if (k3i_builder_init(&b, model) == K3_OK) {
+		b.pass = K3_PASS_SETUP;
+		for (uint32_t i = 0; i < model->n_blocks; i++) {
+			const struct k3_datum *d = &model->persist[i];
+			struct k3_param_init_args zero = { .kind = K3_INIT_ZERO, .n_elems = d->rows * d->row_elems };
+			init_block(&b, (size_t)d->param, i, seed, parity_mixers);
+			init_part(&b, i + 2 * model->n_blocks, K3_W, zero);
+			init_part(&b, i + 3 * model->n_blocks, K3_W, zero);
+		}
+		for (uint32_t l = 0; l < model->config.layers; l++)
+			if (model->bias[l] != K3_NO_DATUM)
+				init_part(&b, (uint32_t)model->bias[l], K3_W,
+				          (struct k3_param_init_args){ .kind = K3_INIT_ZERO, .n_elems = model->config.experts });
+	}
+	return k3i_builder_finish(&b, plan);
+}

@@ -1,0 +1,79 @@
+/* The text model's walk, cut in files by family (inside planner/).
+ *
+ * Order of submission: layer by layer, operation by operation, tile by tile; forward tiles ascend, backward tiles descend (the
+ * KDA state's gradient flows from late tiles to early ones).  Per-tile arrays are indexed by the tile's number among this rank's.
+ */
+#ifndef K3_PLANNER_TEXT_H
+#define K3_PLANNER_TEXT_H
+#include "build.h"
+
+/* Data that a layer's forward pass leaves for its backward pass; each array has one entry per own tile (times groups). */
+struct k3i_layer_data {
+	uint32_t *p_in, *p_mid;            /* prefix before the layer, after attention */
+	uint32_t *xn, *stat_attn;          /* normalised attention input, statistics of its mix */
+	uint32_t *hn, *stat_ffn;
+	/* KDA */
+	uint32_t *qkvr, *fa, *f, *br, *gg, *qkv, *rstd, *halo, *o, *state; /* o, state: [tile * groups + g] */
+	/* MLA */
+	uint32_t *qa, *q, *c, *zg, *kv, *att, *lse; /* kv per key tile; att, lse: [tile * groups + g] */
+	/* feed-forward */
+	uint32_t *gu, *zs, *route, *routew, *egu, *y;
+};
+
+struct k3i_walk {
+	struct k3_builder *b;
+	const struct k3_config *c;
+	size_t n;                  /* own tiles */
+	size_t nominal;            /* rows of a full tile */
+	uint32_t *ids, *labels, *layout; /* inputs per own tile */
+	uint32_t **forced;         /* [moe layer][tile] or NULL */
+	struct k3i_layer_data *layer;
+	uint32_t **block;          /* residual block payloads: [block][tile] */
+	uint32_t **dblock;         /* their gradients */
+	size_t n_blocks;
+	uint32_t *p;               /* current prefix per tile */
+	uint32_t *dp;              /* its gradient in the backward walk */
+	uint32_t *hf, *stat_final; /* head input */
+	uint32_t kda_heads_each, mla_heads_each; /* heads of a group */
+	uint32_t kda_groups, mla_groups;
+};
+
+/* Tile i of this rank. */
+static inline const struct k3_tile *
+k3i_tile(const struct k3i_walk *w, size_t i)
+{
+	return &w->b->plan->tile[w->b->plan->own_first + i];
+}
+
+static inline size_t
+k3i_rows(const struct k3i_walk *w, size_t i)
+{
+	return k3i_tile(w, i)->rows;
+}
+
+/* Its number among all tiles of the stream: what tasks and data are labelled with. */
+static inline int
+k3i_tile_no(const struct k3i_walk *w, size_t i)
+{
+	return (int)(w->b->plan->own_first + i);
+}
+
+/** Array of n datum indices, zeroed. */
+uint32_t *k3i_array(struct k3i_walk *w, size_t n);
+/** Per-tile activation [rows, row_elems]. */
+uint32_t k3i_act(struct k3i_walk *w, const char *what, int layer, size_t tile, int index, size_t row_elems);
+/** The same when it serves the backward pass alone: work space in a plan without backward. */
+uint32_t k3i_saved(struct k3i_walk *w, const char *what, int layer, size_t tile, int index, size_t row_elems);
+/** Marks a datum as readable after the plan, when the plan keeps things. */
+void k3i_keep(struct k3i_walk *w, uint32_t datum);
+
+void k3i_kda_fwd(struct k3i_walk *w, int layer, bool opens);
+void k3i_kda_bwd(struct k3i_walk *w, int layer, const uint32_t *dp, uint32_t *dx);
+void k3i_mla_fwd(struct k3i_walk *w, int layer, bool opens);
+void k3i_mla_bwd(struct k3i_walk *w, int layer, const uint32_t *dp, uint32_t *dx);
+void k3i_ffn_fwd(struct k3i_walk *w, int layer);
+void k3i_ffn_bwd(struct k3i_walk *w, int layer, const uint32_t *dp, uint32_t *dh);
+/** Head, loss and their gradients; dh [tile] receives the gradient of the head's input. */
+void k3i_head(struct k3i_walk *w, uint32_t *dh);
+
+#endif
