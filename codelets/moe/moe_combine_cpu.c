@@ -1,0 +1,65 @@
+/* Combine of the routed experts (model.md 5.3): weighted sum over slots in ascending order, norm, up-projection, shared experts and
+ * prefix added. */
+#include <string.h>
+
+#include "../../common/op/moe.h"
+#include "../linalg/linear.h"
+#include "../norm/rms.h"
+
+static void
+normalise(float *out, const float *y, const float *w, const struct k3_moe_combine_args *a)
+{
+	for (size_t i = 0; i < a->t; i++)
+		k3_rms_fwd_row(out + i * a->r, y + i * a->r, w, k3_rms_factor(y + i * a->r, a->r, a->eps), a->r);
+}
+
+void
+k3_moe_combine_fwd_cpu_f32(void *const *buf, const struct k3_moe_combine_args *a)
+{
+	float *p_out = buf[0], *y = buf[1], *work = buf[7];
+	const float *ys = buf[2], *w = buf[4], *shared = buf[5], *p_in = buf[6];
+	const int32_t *row = k3_route_row(buf[3], a->n_experts, a->t, a->k);
+
+	for (size_t i = 0; i < a->t; i++) {
+		float *sum = y + i * a->r;
+		memset(sum, 0, a->r * sizeof(*sum));
+		for (size_t j = 0; j < a->k; j++) {
+			const float *from = ys + (size_t)row[i * a->k + j] * a->r;
+			float weight = w[i * a->k + j];
+			for (size_t c = 0; c < a->r; c++)
+				sum[c] += weight * from[c];
+		}
+	}
+	normalise(work, y, buf[a->norm.first], a);
+	for (size_t i = 0; i < a->t * a->d; i++)
+		p_out[i] = p_in[i] + shared[i];
+	k3_linear_fwd(p_out, a->d, 1, work, a->r, buf, &a->wup, 0, a->d, a->t);
+}
+
+void
+k3_moe_combine_bwd_dx_cpu_f32(void *const *buf, const struct k3_moe_combine_args *a)
+{
+	float *dys = buf[0], *dn = buf[4], *dy = dn + a->t * a->r, *dnorm = buf[a->dnorm.first];
+	const float *dp = buf[1], *y = buf[2], *norm = buf[a->norm.first];
+	const int32_t *row = k3_route_row(buf[3], a->n_experts, a->t, a->k);
+
+	k3_linear_dx(dn, a->r, 0, dp, a->d, buf, &a->wup, 0, a->d, a->t);
+	if (!a->dnorm.accumulate)
+		memset(dnorm, 0, a->r * sizeof(*dnorm));
+	for (size_t i = 0; i < a->t; i++) {
+		const float *yi = y + i * a->r;
+		k3_rms_bwd_row(dy + i * a->r, dnorm, dn + i * a->r, yi, norm, k3_rms_factor(yi, a->r, a->eps), a->r, 0);
+		for (size_t j = 0; j < a->k; j++)
+			memcpy(dys + (size_t)row[i * a->k + j] * a->r, dy + i * a->r, a->r * sizeof(*dy));
+	}
+}
+
+void
+k3_moe_combine_bwd_dw_cpu_f32(void *const *buf, const struct k3_moe_combine_args *a)
+{
+	const float *dp = buf[0];
+	float *work = buf[2];
+
+	normalise(work, buf[1], buf[a->norm.first], a);
+	k3_linear_dw(buf, &a->wup, 0, a->d, dp, a->d, work, a->r, a->t);
+}

@@ -1,0 +1,122 @@
+#include "session.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "../common/log.h"
+#include "../common/status.h"
+#include "../planner/plan_check.h"
+
+enum { CACHED_PLANS = 64 };
+
+int
+k3_session_open(struct k3_session *session, const struct k3_config *config, const struct k3_plan_options *options,
+                uint32_t window)
+{
+	int ret;
+
+	memset(session, 0, sizeof(*session));
+	K3_TRY(k3_model_create(&session->model, config, options));
+	K3_TRY(k3_plan_cache_create(&session->cache, session->model, CACHED_PLANS));
+	K3_TRY(k3_runtime_create(&session->runtime, &(struct k3_runtime_options){ .window = window }));
+	K3_TRY(k3_store_create(&session->store, session->runtime, session->model));
+out:
+	if (ret != K3_OK)
+		k3_session_close(session);
+	return ret;
+}
+
+void
+k3_session_close(struct k3_session *session)
+{
+	if (session->runtime)
+		k3_runtime_drain(session->runtime);
+	k3_store_destroy(session->store);
+	k3_runtime_destroy(session->runtime);
+	k3_plan_cache_destroy(session->cache);
+	for (size_t i = 0; i < 2; i++)
+		k3_plan_destroy(session->optimizer[i]);
+	k3_model_destroy(session->model);
+	memset(session, 0, sizeof(*session));
+}
+
+int
+k3_session_init(struct k3_session *session, uint64_t seed)
+{
+	struct k3_plan *plan = NULL;
+	int ret;
+
+	K3_TRY(k3_plan_init(&plan, session->model, seed, false));
+	K3_TRY(k3_submit_plan(session->store, plan, NULL, NULL));
+out:
+	k3_runtime_drain(session->runtime);
+	k3_plan_destroy(plan);
+	return ret;
+}
+
+int
+k3_session_optimizer(struct k3_session *session, uint32_t parity, const struct k3_plan **plan)
+{
+	struct k3_plan **own = &session->optimizer[parity & 1];
+	int ret = K3_OK;
+
+	if (!*own) {
+		K3_TRY(k3_plan_optimizer(own, session->model, parity & 1));
+		K3_TRY(k3_plan_check(*own));
+	}
+	*plan = *own;
+out:
+	return ret;
+}
+
+/* One microbatch of an evaluation; its buffers must live until the drain. */
+static int
+submit_eval(struct k3_session *s, const struct k3_host_batch *batch, const int32_t *docs, size_t tokens, bool first)
+{
+	static const double hyper[K3_HYPER_LEN]; /* no gradient: nothing of it is used */
+	struct k3_layout layout = { tokens, docs };
+	struct k3_microbatch what = { .first = first };
+	const struct k3_plan *plan;
+	int ret;
+
+	K3_TRY(k3_plan_cache_get(s->cache, &layout, &what, s->clock, &plan));
+	K3_TRY(k3_submit_plan(s->store, plan, batch, first ? hyper : NULL));
+out:
+	return ret;
+}
+
+int
+k3_session_eval(struct k3_session *session, const char *data_path, size_t tokens, struct k3_eval_result *result)
+{
+	int32_t *rows = malloc(3 * tokens * sizeof(*rows));
+	double acc[K3_LOSS_LEN] = { 0 };
+	struct k3_data *data = NULL;
+	bool first = true;
+	size_t valid;
+	int ret = rows ? K3_OK : K3_ENOMEM;
+
+	memset(result, 0, sizeof(*result));
+	K3_TRY(ret);
+	K3_TRY(k3_data_open(&data, data_path, 0, true));
+	session->clock += 4; /* plans of training are old by now */
+	for (;;) {
+		struct k3_host_batch batch = { rows, rows + tokens, NULL };
+		ret = k3_data_next(data, tokens, rows, rows + tokens, rows + 2 * tokens, &valid);
+		if (ret == K3_ENOENT)
+			break; /* the pass is over */
+		K3_TRY(ret);
+		K3_TRY(submit_eval(session, &batch, rows + 2 * tokens, tokens, first));
+		k3_runtime_drain(session->runtime); /* the rows are filled anew */
+		session->clock += 4;
+		first = false;
+	}
+	ret = K3_OK;
+	if (!first)
+		K3_TRY(k3_store_datum_read(session->store, NULL, session->model->loss_acc, acc));
+	*result = (struct k3_eval_result){ acc[K3_LOSS_SUM], acc[K3_LOSS_VALID], acc[K3_LOSS_CORRECT] };
+out:
+	k3_runtime_drain(session->runtime);
+	k3_data_close(data);
+	free(rows);
+	return ret;
+}
