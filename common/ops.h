@@ -4,6 +4,7 @@
 #ifndef K3_OPS_H
 #define K3_OPS_H
 #include "op/attnres.h"
+#include "op/comm.h"
 #include "op/embed.h"
 #include "op/glu.h"
 #include "op/io.h"

@@ -90,7 +90,7 @@ k3_session_eval(struct k3_session *session, const char *data_path, size_t tokens
 {
 	int32_t *rows = malloc(3 * tokens * sizeof(*rows));
 	double acc[K3_LOSS_LEN] = { 0 };
-	struct k3_data *data = NULL;
+	struct k3_data data = { 0 };
 	bool first = true;
 	size_t valid;
 	int ret = rows ? K3_OK : K3_ENOMEM;
@@ -101,22 +101,20 @@ k3_session_eval(struct k3_session *session, const char *data_path, size_t tokens
 	session->clock += 4; /* plans of training are old by now */
 	for (;;) {
 		struct k3_host_batch batch = { rows, rows + tokens, NULL };
-		ret = k3_data_next(data, tokens, rows, rows + tokens, rows + 2 * tokens, &valid);
-		if (ret == K3_ENOENT)
+		K3_TRY(k3_data_next(&data, tokens, rows, rows + tokens, rows + 2 * tokens, &valid));
+		if (valid == 0)
 			break; /* the pass is over */
-		K3_TRY(ret);
 		K3_TRY(submit_eval(session, &batch, rows + 2 * tokens, tokens, first));
 		k3_runtime_drain(session->runtime); /* the rows are filled anew */
 		session->clock += 4;
 		first = false;
 	}
-	ret = K3_OK;
 	if (!first)
 		K3_TRY(k3_store_datum_read(session->store, NULL, session->model->loss_acc, acc));
 	*result = (struct k3_eval_result){ acc[K3_LOSS_SUM], acc[K3_LOSS_VALID], acc[K3_LOSS_CORRECT] };
 out:
 	k3_runtime_drain(session->runtime);
-	k3_data_close(data);
+	k3_data_close(&data);
 	free(rows);
 	return ret;
 }

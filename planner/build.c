@@ -274,6 +274,13 @@ k3i_work(struct k3_builder *b, size_t nominal_floats)
 	k3i_use(b, d, K3_W);
 }
 
+void
+k3i_skip_work(struct k3_builder *b, size_t nominal_floats)
+{
+	k3i_skip(b);
+	k3i_touch(b, k3i_data(b, "work", K3_DATA_WORK, K3_F32, -1, -1, -1, 1, 1, nominal_floats));
+}
+
 static const struct k3_param *
 operand(struct k3_builder *b, struct k3_weight *w, enum k3_role role, int layer, int *index)
 {
@@ -297,6 +304,15 @@ k3i_weight(struct k3_builder *b, struct k3_weight *w, enum k3_role role, int lay
 	w->block_rows = v->block_rows;
 	for (size_t k = 0; k < v->n; k++)
 		k3i_use(b, v->datum[k], K3_R);
+}
+
+void
+k3i_touch_weight(struct k3_builder *b, enum k3_role role, int layer)
+{
+	const struct k3_view *v = &b->weight[k3_params_find(&b->model->params, role, layer)];
+
+	for (size_t k = 0; k < v->n; k++)
+		k3i_touch(b, v->datum[k]);
 }
 
 void

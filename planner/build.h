@@ -16,6 +16,7 @@ struct k3_builder {
 	const struct k3_config *config;
 	struct k3_microbatch what;
 	struct k3_view *weight, *grad; /* [params.n] */
+	struct k3i_fsdp *fsdp; /* what is gathered here; NULL on a shard group of one rank */
 	uint8_t *written;     /* [data capacity]: a task of this plan, or an earlier plan, has written it */
 	size_t cap_data, cap_tasks, cap_access;
 	struct k3_task *cur;  /* task being built */
@@ -38,6 +39,8 @@ void *k3i_task(struct k3_builder *b, enum k3_op op, int layer, int tile, int gro
 void k3i_task_end(struct k3_builder *b, double flops, double bytes);
 /** Takes the position of a task that this layout does not need. */
 void k3i_skip(struct k3_builder *b);
+/** The same for a task that would need work space: its slot is there whatever the layout. */
+void k3i_skip_work(struct k3_builder *b, size_t nominal_floats);
 
 /** Adds an access to the current task; returns the buffer's index. */
 uint32_t k3i_use(struct k3_builder *b, uint32_t datum, enum k3_mode mode);
@@ -53,6 +56,8 @@ void k3i_work(struct k3_builder *b, size_t nominal_floats);
 /** A parameter as an operand: weights are read, gradients are sums. */
 void k3i_weight(struct k3_builder *b, struct k3_weight *w, enum k3_role role, int layer);
 void k3i_grad(struct k3_builder *b, struct k3_weight *w, enum k3_role role, int layer);
+/** Extends the lifetime of a parameter's weights, for a task that is skipped. */
+void k3i_touch_weight(struct k3_builder *b, enum k3_role role, int layer);
 /** One row block of a parameter alone, as a weight of one block. */
 void k3i_weight_block(struct k3_builder *b, struct k3_weight *w, enum k3_role role, int layer, size_t block);
 void k3i_grad_block(struct k3_builder *b, struct k3_weight *w, enum k3_role role, int layer, size_t block);
@@ -62,6 +67,15 @@ void k3i_grad_block(struct k3_builder *b, struct k3_weight *w, enum k3_role role
 void k3i_unit_open(struct k3_builder *b, enum k3_unit unit, int layer, int part);
 void k3i_unit_close(struct k3_builder *b, enum k3_unit unit, int layer, int part);
 void k3i_unit_reduce(struct k3_builder *b, enum k3_unit unit, int layer, int part);
+/* In the optimizer's plan: sums of the step over the ranks (gradients over replicas, loss, expert loads), before the norm;
+ * then the norm's partial sums over the shard group.  They do nothing on one rank. */
+void k3i_reduce_step(struct k3_builder *b);
+void k3i_reduce_norm(struct k3_builder *b);
+/** Fills the plan's communicators from the mesh. */
+void k3i_comms(struct k3_builder *b);
+/** Begins a communication task: k3i_task with communicator (index in plan->comm), peer (-1: collective), elements per member. */
+void k3i_comm_task(struct k3_builder *b, enum k3_op op, int layer, int tile, int group, int32_t comm, int32_t peer,
+                   uint64_t count, enum k3_dtype dtype);
 
 /* planner/layout.c */
 int k3i_layout_tiles(struct k3_builder *b, const struct k3_layout *layout);

@@ -7,6 +7,7 @@
 #include "../common/rng.h"
 #include "../common/status.h"
 #include "build.h"
+#include "shard.h"
 
 /* A task takes blocks until it is worth its submission. */
 enum { GROUP_BLOCKS = 16, GROUP_ELEMS = 1 << 19 };
@@ -18,7 +19,9 @@ k3i_optim_groups(const struct k3_model *model, struct k3_block_group *group, uin
 	size_t elems = 0;
 
 	for (uint32_t i = 0; i < model->n_blocks; i++) {
-		elems += model->persist[i].rows * model->persist[i].row_elems;
+		/* the longest shard of any rank, so that all ranks have the same groups */
+		const struct k3_datum *d = &model->persist[i];
+		elems += k3i_shard_pitch(model, &model->params.param[d->param], (size_t)d->index) * d->row_elems;
 		if (i + 1 < model->n_blocks && i + 1 - first < GROUP_BLOCKS && elems < GROUP_ELEMS)
 			continue;
 		if (n < cap)
@@ -84,6 +87,7 @@ plan_norm(struct k3_builder *b, const struct k3_block_group *group, uint32_t n, 
 		a->n_elems = sizes(b, &group[i], 1, &total);
 		k3i_task_end(b, 2 * total, 0);
 	}
+	k3i_reduce_norm(b);
 	struct k3_clip_args *a = k3i_task(b, K3_OP_CLIP_FACTOR, -1, -1, -1, sizeof(*a));
 	a->max_norm = m->options.clip_norm;
 	a->eps = m->options.clip_eps;
@@ -159,6 +163,7 @@ k3_plan_optimizer(struct k3_plan **plan, const struct k3_model *model, uint32_t 
 	if (k3i_builder_init(&b, model) == K3_OK) {
 		b.pass = K3_PASS_OPTIMIZER;
 		struct k3_block_group *group = all_groups(&b, &n);
+		k3i_reduce_step(&b);
 		plan_norm(&b, group, n, parity & 1);
 		plan_update(&b, group, n, parity & 1);
 		if (model->n_hash) {

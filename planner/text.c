@@ -40,6 +40,32 @@ k3i_keep(struct k3i_walk *w, uint32_t datum)
 		w->b->plan->data[datum].keep = true;
 }
 
+/* Documents of earlier ranks' tiles, for the attention's mask. */
+static void
+load_key_layouts(struct k3i_walk *w)
+{
+	struct k3_builder *b = w->b;
+	size_t first = b->plan->own_first;
+
+	w->n_keys = first + w->n;
+	w->key_layout = k3i_array(w, w->n_keys);
+	for (size_t j = 0; j < w->n_keys && b->status == K3_OK; j++) {
+		if (j >= first) {
+			w->key_layout[j] = w->layout[j - first];
+			continue;
+		}
+		const struct k3_tile *t = k3i_key_tile(w, j);
+		struct k3_batch_load_args *a = k3i_task(b, K3_OP_BATCH_LOAD, -1, (int)j, -1, sizeof(*a));
+		a->t = t->rows;
+		a->layout = t->layout;
+		a->layout_only = 1;
+		w->key_layout[j] = k3i_data(b, "layout", K3_DATA_INPUT, K3_I32, -1, (int)j, -1, k3_tile_layout_len(t->rows),
+		                            k3_tile_layout_len(w->nominal), 1);
+		k3i_use(b, w->key_layout[j], K3_W);
+		k3i_task_end(b, 0, 0);
+	}
+}
+
 static void
 load_inputs(struct k3i_walk *w)
 {
@@ -88,6 +114,7 @@ load_inputs(struct k3i_walk *w)
 		}
 		k3i_task_end(b, 0, 0);
 	}
+	load_key_layouts(w);
 }
 
 static void
@@ -309,6 +336,7 @@ backward(struct k3i_walk *w, const uint32_t *dh)
 	for (size_t i = 0; i < w->n; i++)
 		k3i_keep(w, w->dp[i]);
 	k3i_unit_close(w->b, K3_UNIT_ROOT, -1, -1);
+	k3i_unit_close(w->b, K3_UNIT_HEAD, -1, -1);
 	k3i_unit_reduce(w->b, K3_UNIT_ROOT, -1, -1);
 	k3i_unit_reduce(w->b, K3_UNIT_HEAD, -1, -1);
 	for (int l = (int)w->c->layers - 1; l >= 0; l--)
@@ -342,9 +370,11 @@ walk(struct k3i_walk *w)
 	mix_fwd(w, &final_roles, w->n_blocks, w->p, w->hf, w->stat_final, "head_in");
 	k3i_unit_close(w->b, K3_UNIT_ROOT, -1, -1);
 	k3i_head(w, dh);
-	k3i_unit_close(w->b, K3_UNIT_HEAD, -1, -1);
+	/* the final norm belongs to the head's unit, which therefore stays until its gradient is done */
 	if (w->b->what.backward)
 		backward(w, dh);
+	else
+		k3i_unit_close(w->b, K3_UNIT_HEAD, -1, -1);
 }
 
 /* What earlier microbatches of the step have written. */

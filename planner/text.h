@@ -14,8 +14,9 @@ struct k3i_layer_data {
 	uint32_t *hn, *stat_ffn;
 	/* KDA */
 	uint32_t *qkvr, *fa, *f, *br, *gg, *qkv, *rstd, *halo, *o, *state; /* o, state: [tile * groups + g] */
+	/* under context parallelism halo and state have one tile more: what came from another rank */
 	/* MLA */
-	uint32_t *qa, *q, *c, *zg, *kv, *att, *lse; /* kv per key tile; att, lse: [tile * groups + g] */
+	uint32_t *qa, *q, *c, *zg, *kv, *att, *lse; /* c, kv: [n_keys]; att, lse: [tile * groups + g] */
 	/* feed-forward */
 	uint32_t *gu, *zs, *route, *routew, *egu, *y;
 };
@@ -25,7 +26,9 @@ struct k3i_walk {
 	const struct k3_config *c;
 	size_t n;                  /* own tiles */
 	size_t nominal;            /* rows of a full tile */
+	size_t n_keys;             /* tiles of earlier cp ranks, then the own ones: whose keys are attended to */
 	uint32_t *ids, *labels, *layout; /* inputs per own tile */
+	uint32_t *key_layout;      /* [n_keys]; the last n are `layout` */
 	uint32_t **forced;         /* [moe layer][tile] or NULL */
 	struct k3i_layer_data *layer;
 	uint32_t **block;          /* residual block payloads: [block][tile] */
@@ -51,12 +54,49 @@ k3i_rows(const struct k3i_walk *w, size_t i)
 	return k3i_tile(w, i)->rows;
 }
 
+/* Tile of a key. */
+static inline const struct k3_tile *
+k3i_key_tile(const struct k3i_walk *w, size_t key)
+{
+	return &w->b->plan->tile[key];
+}
+
+/* Key of own tile i. */
+static inline size_t
+k3i_key(const struct k3i_walk *w, size_t i)
+{
+	return w->b->plan->own_first + i;
+}
+
 /* Its number among all tiles of the stream: what tasks and data are labelled with. */
 static inline int
 k3i_tile_no(const struct k3i_walk *w, size_t i)
 {
 	return (int)(w->b->plan->own_first + i);
 }
+
+/* planner/cp.c: context parallelism.  All do nothing on one cp rank. */
+
+/* Own-tile number of a neighbour in a document: -1 when there is none, w->n when it is on another rank. */
+int k3i_neighbour(const struct k3i_walk *w, int32_t tile);
+/** Own tile whose document comes from (incoming) or goes on to another rank, -1 when there is none. */
+int k3i_cut_tile(const struct k3i_walk *w, bool incoming);
+/** Global rank of a cp index in this rank's group. */
+int32_t k3i_cp_rank(const struct k3i_walk *w, uint32_t cp_index);
+/** Sends or receives halo rows between the ends of a cut document; forward or backward. */
+void k3i_halo_send(struct k3i_walk *w, int layer, const uint32_t *halo, bool backward);
+void k3i_halo_recv(struct k3i_walk *w, int layer, const uint32_t *halo, bool backward);
+/** What kda_state_local reads of a layer; dout only backward. */
+struct k3i_kda_cut {
+	const uint32_t *qkv, *f, *br, *dout; /* [tile], dout [tile * groups + g] */
+	uint32_t *state;           /* [(n + 1) * groups]: where the combined state goes */
+	bool backward;
+};
+void k3i_kda_cut_states(struct k3i_walk *w, int layer, const struct k3i_kda_cut *cut);
+/** Brings the latents of all tiles c [n_keys] here: own ones are there, the others are made. */
+void k3i_gather_kv(struct k3i_walk *w, int layer, uint32_t *c);
+/** Adds the gradients dc [n_keys] of other ranks' tiles to those of their owners; made = false: zero, there is no value. */
+void k3i_scatter_kv_grads(struct k3i_walk *w, int layer, const uint32_t *dc, const bool *made);
 
 /** Array of n datum indices, zeroed. */
 uint32_t *k3i_array(struct k3i_walk *w, size_t n);

@@ -18,17 +18,6 @@ group_heads(const struct k3i_walk *w, uint32_t g)
 	return w->c->kda_heads - first < w->kda_heads_each ? w->c->kda_heads - first : w->kda_heads_each;
 }
 
-/* Own-tile number of a global tile that hands on or takes a state, -1 if there is none here. */
-static int
-own(const struct k3i_walk *w, int32_t tile)
-{
-	const struct k3_plan *p = w->b->plan;
-
-	if (tile < (int32_t)p->own_first || tile >= (int32_t)(p->own_first + p->own_n))
-		return -1;
-	return tile - (int32_t)p->own_first;
-}
-
 /* An operand that is there only when the documents need it; its lifetime counts either way. */
 static void
 list_maybe(struct k3_builder *b, struct k3_list *list, const uint32_t *datum, int tile, enum k3_mode mode)
@@ -42,6 +31,8 @@ touch_neighbours(struct k3i_walk *w, const uint32_t *datum, size_t i, size_t str
 	k3i_touch(w->b, datum[i * stride + offset]);
 	if (i > 0)
 		k3i_touch(w->b, datum[(i - 1) * stride + offset]);
+	if (w->b->model->options.mesh.cp > 1)
+		k3i_touch(w->b, datum[w->n * stride + offset]);
 }
 
 static void
@@ -103,8 +94,6 @@ conv_fwd(struct k3i_walk *w, int l, size_t i)
 
 	ld->qkv[i] = k3i_act(w, "qkv", l, i, -1, 3 * p);
 	ld->rstd[i] = k3i_saved(w, "rstd", l, i, -1, 2 * h);
-	ld->halo[i] = k3i_data(b, "halo", K3_DATA_ACT, K3_F32, l, k3i_tile_no(w, i), -1, w->c->conv_taps - 1, w->c->conv_taps - 1,
-	                       3 * p);
 	struct k3_kda_conv_args *a = k3i_task(b, K3_OP_KDA_CONV_FWD, l, k3i_tile_no(w, i), -1, sizeof(*a));
 	conv_args(w, a, tile->rows);
 	k3i_use(b, ld->qkv[i], K3_W);
@@ -112,7 +101,7 @@ conv_fwd(struct k3i_walk *w, int l, size_t i)
 	k3i_use(b, ld->qkvr[i], K3_R);
 	k3i_use(b, w->layout[i], K3_R);
 	touch_neighbours(w, ld->halo, i, 1, 0);
-	list_maybe(b, &a->halo_in, ld->halo, own(w, tile->prev), K3_R);
+	list_maybe(b, &a->halo_in, ld->halo, k3i_neighbour(w, tile->prev), K3_R);
 	list_maybe(b, &a->halo_out, ld->halo, tile->next >= 0 ? (int)i : -1, K3_W);
 	k3i_weight(b, &a->cq, K3_P_KDA_CQ, l);
 	k3i_weight(b, &a->ck, K3_P_KDA_CK, l);
@@ -148,10 +137,9 @@ chunk_fwd(struct k3i_walk *w, int l, size_t i, uint32_t g)
 	struct k3i_layer_data *ld = &w->layer[l];
 	const struct k3_tile *tile = k3i_tile(w, i);
 	size_t hg = group_heads(w, g), k = w->c->kda_dim, at = i * w->kda_groups + g;
-	int prev = own(w, tile->prev);
+	int prev = k3i_neighbour(w, tile->prev), next = k3i_neighbour(w, tile->next);
 
 	ld->o[at] = k3i_act(w, "o", l, i, (int)g, hg * k);
-	ld->state[at] = k3i_data(b, "state", K3_DATA_ACT, K3_F32, l, k3i_tile_no(w, i), (int)g, hg, hg, k * k);
 	struct k3_kda_chunk_args *a = k3i_task(b, K3_OP_KDA_CHUNK_FWD, l, k3i_tile_no(w, i), (int)g, sizeof(*a));
 	chunk_args(w, a, tile->rows, g);
 	k3i_use(b, ld->o[at], K3_W);
@@ -162,7 +150,8 @@ chunk_fwd(struct k3i_walk *w, int l, size_t i, uint32_t g)
 	k3i_work(b, k3_kda_chunk_fwd_work_floats(w->nominal, hg, k, k));
 	touch_neighbours(w, ld->state, i, w->kda_groups, g);
 	k3i_list_one(b, &a->s_in, prev >= 0 ? (int32_t)ld->state[(size_t)prev * w->kda_groups + g] : K3_NO_DATUM, K3_R);
-	k3i_list_one(b, &a->s_out, tile->next >= 0 ? (int32_t)ld->state[at] : K3_NO_DATUM, K3_W);
+	/* across ranks the state goes another way, see cp.c */
+	k3i_list_one(b, &a->s_out, next >= 0 && next < (int)w->n ? (int32_t)ld->state[at] : K3_NO_DATUM, K3_W);
 	k3i_weight(b, &a->a_log, K3_P_KDA_ALOG, l);
 	k3i_weight(b, &a->dt_bias, K3_P_KDA_DT, l);
 	k3i_task_end(b, chunk_flops(w, tile->rows, g), 0);
@@ -199,6 +188,35 @@ out_fwd(struct k3i_walk *w, int l, size_t i, bool opens)
 	k3i_task_end(b, 2.0 * (double)t * (double)(p * w->c->width), 0);
 }
 
+/* Halo rows of every own tile, and what came from another rank. */
+static uint32_t *
+halo_data(struct k3i_walk *w, int layer, const char *what)
+{
+	size_t rows = w->c->conv_taps - 1;
+	uint32_t *d = k3i_array(w, w->n + 1);
+
+	for (size_t i = 0; i <= w->n && w->b->status == K3_OK; i++)
+		d[i] = k3i_data(w->b, what, K3_DATA_ACT, K3_F32, layer, i < w->n ? k3i_tile_no(w, i) : -1, -1, rows, rows,
+		                3 * (size_t)w->c->kda_heads * w->c->kda_dim);
+	return d;
+}
+
+/* States of every own tile and head group, and what came from another rank. */
+static uint32_t *
+state_data(struct k3i_walk *w, int layer, const char *what)
+{
+	size_t k = w->c->kda_dim;
+	uint32_t *d = k3i_array(w, (w->n + 1) * w->kda_groups);
+
+	for (size_t i = 0; i <= w->n; i++)
+		for (uint32_t g = 0; g < w->kda_groups && w->b->status == K3_OK; g++) {
+			size_t hg = group_heads(w, g);
+			d[i * w->kda_groups + g] = k3i_data(w->b, what, K3_DATA_ACT, K3_F32, layer, i < w->n ? k3i_tile_no(w, i) : -1,
+			                                    (int)g, hg, hg, k * k);
+		}
+	return d;
+}
+
 void
 k3i_kda_fwd(struct k3i_walk *w, int layer, bool opens)
 {
@@ -211,13 +229,16 @@ k3i_kda_fwd(struct k3i_walk *w, int layer, bool opens)
 	ld->gg = k3i_array(w, w->n);
 	ld->qkv = k3i_array(w, w->n);
 	ld->rstd = k3i_array(w, w->n);
-	ld->halo = k3i_array(w, w->n);
 	ld->o = k3i_array(w, w->n * w->kda_groups);
-	ld->state = k3i_array(w, w->n * w->kda_groups);
+	ld->halo = halo_data(w, layer, "halo");
+	ld->state = state_data(w, layer, "state");
 	for (size_t i = 0; i < w->n; i++)
 		proj_fwd(w, layer, i);
+	k3i_halo_recv(w, layer, ld->halo, false);
 	for (size_t i = 0; i < w->n; i++)
 		conv_fwd(w, layer, i);
+	k3i_halo_send(w, layer, ld->halo, false);
+	k3i_kda_cut_states(w, layer, &(struct k3i_kda_cut){ .qkv = ld->qkv, .f = ld->f, .br = ld->br, .state = ld->state });
 	for (size_t i = 0; i < w->n; i++)
 		for (uint32_t g = 0; g < w->kda_groups; g++)
 			chunk_fwd(w, layer, i, g);
@@ -272,7 +293,7 @@ chunk_bwd(struct k3i_walk *w, int l, size_t i, uint32_t g, struct grads *gr)
 	struct k3i_layer_data *ld = &w->layer[l];
 	const struct k3_tile *tile = k3i_tile(w, i);
 	size_t hg = group_heads(w, g), k = w->c->kda_dim, at = i * w->kda_groups + g;
-	int prev = own(w, tile->prev), next = own(w, tile->next);
+	int prev = k3i_neighbour(w, tile->prev), next = k3i_neighbour(w, tile->next);
 
 	gr->dqkv[at] = k3i_act(w, "dqkv", l, i, (int)g, 3 * hg * k);
 	gr->df[at] = k3i_act(w, "df", l, i, (int)g, hg * k);
@@ -295,7 +316,8 @@ chunk_bwd(struct k3i_walk *w, int l, size_t i, uint32_t g, struct grads *gr)
 	touch_neighbours(w, gr->dstate, i, w->kda_groups, g);
 	k3i_list_one(b, &a->s_in, prev >= 0 ? (int32_t)ld->state[(size_t)prev * w->kda_groups + g] : K3_NO_DATUM, K3_R);
 	k3i_list_one(b, &a->ds_out, next >= 0 ? (int32_t)gr->dstate[at] : K3_NO_DATUM, K3_R);
-	k3i_list_one(b, &a->ds_in, prev >= 0 ? (int32_t)gr->dstate[(size_t)prev * w->kda_groups + g] : K3_NO_DATUM, K3_W);
+	bool own_prev = prev >= 0 && prev < (int)w->n;
+	k3i_list_one(b, &a->ds_in, own_prev ? (int32_t)gr->dstate[(size_t)prev * w->kda_groups + g] : K3_NO_DATUM, K3_W);
 	k3i_weight(b, &a->a_log, K3_P_KDA_ALOG, l);
 	k3i_weight(b, &a->dt_bias, K3_P_KDA_DT, l);
 	k3i_task_end(b, 2.5 * chunk_flops(w, tile->rows, g), 0);
@@ -308,7 +330,7 @@ conv_bwd(struct k3i_walk *w, int l, size_t i, struct grads *gr)
 	struct k3i_layer_data *ld = &w->layer[l];
 	const struct k3_tile *tile = k3i_tile(w, i);
 	size_t p = (size_t)w->c->kda_heads * w->c->kda_dim;
-	int prev = own(w, tile->prev), next = own(w, tile->next);
+	int prev = k3i_neighbour(w, tile->prev), next = k3i_neighbour(w, tile->next);
 
 	gr->dqkvr[i] = k3i_act(w, "dqkvr", l, i, -1, 3 * p);
 	struct k3_kda_conv_args *a = k3i_task(b, K3_OP_KDA_CONV_BWD, l, k3i_tile_no(w, i), -1, sizeof(*a));
@@ -409,31 +431,27 @@ gate_bwd(struct k3i_walk *w, int l, size_t i, struct grads *gr, uint32_t *dx)
 void
 k3i_kda_bwd(struct k3i_walk *w, int layer, const uint32_t *dp, uint32_t *dx)
 {
-	size_t n = w->n, ng = w->n * w->kda_groups, k = w->c->kda_dim, p = (size_t)w->c->kda_heads * k;
+	struct k3i_layer_data *ld = &w->layer[layer];
+	size_t n = w->n, ng = w->n * w->kda_groups;
 	struct grads gr = {
 		.dgg = k3i_array(w, n), .dout = k3i_array(w, ng), .dqkv = k3i_array(w, ng), .df = k3i_array(w, ng),
-		.dbr = k3i_array(w, ng), .dab = k3i_array(w, ng), .dstate = k3i_array(w, ng), .dqkvr = k3i_array(w, n),
-		.dhalo = k3i_array(w, n), .dfa = k3i_array(w, n),
+		.dbr = k3i_array(w, ng), .dab = k3i_array(w, ng), .dqkvr = k3i_array(w, n), .dfa = k3i_array(w, n),
+		.dstate = state_data(w, layer, "dstate"), .dhalo = halo_data(w, layer, "dhalo"),
 	};
 
 	if (w->b->status != K3_OK)
 		return;
-	for (size_t i = 0; i < n; i++) {
-		gr.dhalo[i] = k3i_data(w->b, "dhalo", K3_DATA_ACT, K3_F32, layer, k3i_tile_no(w, i), -1, w->c->conv_taps - 1,
-		                       w->c->conv_taps - 1, 3 * p);
-		for (uint32_t g = 0; g < w->kda_groups; g++) {
-			size_t hg = group_heads(w, g);
-			gr.dstate[i * w->kda_groups + g] = k3i_data(w->b, "dstate", K3_DATA_ACT, K3_F32, layer, k3i_tile_no(w, i),
-			                                            (int)g, hg, hg, k * k);
-		}
-	}
 	for (size_t i = n; i-- > 0;)
 		out_bwd(w, layer, i, dp, &gr);
+	k3i_kda_cut_states(w, layer, &(struct k3i_kda_cut){ .qkv = ld->qkv, .f = ld->f, .br = ld->br, .dout = gr.dout,
+	                                                    .state = gr.dstate, .backward = true });
 	for (size_t i = n; i-- > 0;)
 		for (uint32_t g = 0; g < w->kda_groups; g++)
 			chunk_bwd(w, layer, i, g, &gr);
+	k3i_halo_recv(w, layer, gr.dhalo, true);
 	for (size_t i = n; i-- > 0;)
 		conv_bwd(w, layer, i, &gr);
+	k3i_halo_send(w, layer, gr.dhalo, true);
 	for (size_t i = n; i-- > 0;)
 		proj_bwd(w, layer, i, &gr, dx);
 	for (size_t i = n; i-- > 0;)

@@ -12,6 +12,7 @@
 #define K3_TASKS_CHECKPOINT_H
 #include <stdbool.h>
 
+#include "../common/safetensors.h"
 #include "store.h"
 
 #define K3_CHECKPOINT_MARKER "COMPLETE"
@@ -32,7 +33,14 @@ int k3_checkpoint_save(struct k3_store *store, const char *dir, uint64_t step, c
  */
 int k3_checkpoint_find(char **found, const char *path);
 
-/** Reads moments from optimizer.safetensors of a checkpoint; every element exactly once. */
+/**
+ * Reads weights and router biases into the store. Every element of every parameter is read exactly once; missing keys, keys of the
+ * language model without a place, and wrong shapes are listed (the first ten of each).
+ * @return K3_OK, K3_EFORMAT (logged), K3_ENOMEM
+ */
+int k3_checkpoint_load_params(struct k3_store *store, const struct k3_st *st);
+
+/** Reads masters and moments from optimizer.safetensors of a checkpoint; every element exactly once. */
 int k3_checkpoint_load_optimizer(struct k3_store *store, const char *path);
 
 #endif

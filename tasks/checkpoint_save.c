@@ -216,7 +216,7 @@ out:
 static bool
 is_complete(const char *path)
 {
-	char marker[4200];
+	char marker[4300];
 	struct stat st;
 
 	snprintf(marker, sizeof(marker), "%s/%s", path, K3_CHECKPOINT_MARKER);

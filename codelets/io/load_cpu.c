@@ -7,6 +7,10 @@
 void
 k3_batch_load_cpu(void *const *buf, const struct k3_batch_load_args *a, const struct k3_host_batch *batch)
 {
+	if (a->layout_only) {
+		memcpy(buf[0], a->layout, k3_tile_layout_len(a->t) * sizeof(int32_t));
+		return;
+	}
 	memcpy(buf[0], batch->ids + a->row0, a->t * sizeof(int32_t));
 	memcpy(buf[1], batch->labels + a->row0, a->t * sizeof(int32_t));
 	memcpy(buf[2], a->layout, k3_tile_layout_len(a->t) * sizeof(int32_t));

@@ -3,10 +3,12 @@
 #define K3_OP_IO_H
 #include "op.h"
 
-/* batch_load: 0 W ids i32 [t]; 1 W labels i32 [t]; 2 W layout i32 [k3_tile_layout_len(t)]; forced: one W i32 [t,k] per MoE layer. */
+/* batch_load: 0 W ids i32 [t]; 1 W labels i32 [t]; 2 W layout i32 [k3_tile_layout_len(t)]; forced: one W i32 [t,k] per MoE layer.
+ *             layout_only = 1: buffer 0 is the layout and there is no other (a tile of another rank whose keys are attended to). */
 struct k3_batch_load_args {
 	uint32_t n_buf;
 	size_t t, row0, k;
+	uint32_t layout_only;
 	const int32_t *layout;       /* of the tile; lives in the plan */
 	struct k3_list forced;
 };

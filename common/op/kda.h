@@ -43,7 +43,8 @@ void k3_kda_gate_bwd_dw_cpu_f32(void *const *buf, const struct k3_kda_gate_args 
 
 /* kda_conv_fwd: 0 W qkv [t,3P]; 1 W rstd [t,2h]; 2 R qkvr; 3 R layout;
  *               halo_in: 0..1 x R (present iff CONT_IN); halo_out: 0..1 x W (present iff CONT_OUT); cq, ck, cv (P,taps).
- *               Tap taps-1 multiplies the current token.  halo_out takes rows of halo_in where the tile has fewer than taps-1
+ *               Tap taps-1 multiplies the current token; 1 <= taps <= 1024.
+ *               halo_out takes rows of halo_in where the tile has fewer than taps-1
  *               valid rows of that document.
  * kda_conv_bwd: 0 W dqkvr [t,3P]; 1 R qkv; 2 R rstd; 3 R qkvr; 4 R layout; dqkv: groups x R [t, 3*hg*k] (dq | dk | dv);
  *               halo_in: 0..1 x R; dhalo_out: 0..1 x R (gradient of halo_out); dhalo_in: 0..1 x W;
@@ -68,9 +69,10 @@ void k3_kda_conv_bwd_cpu_f32(void *const *buf, const struct k3_kda_conv_args *a)
  * kda_chunk_bwd: 0 W dqkv [t,3*hg*k] (dq | dk | dv); 1 W df [t,hg*k] (raw: dg); 2 W dbr [t,hg] (raw: dbeta);
  *                3 W dab [hg + hg*k] (raw: zeros); 4 R do [t,hg*v]; 5 R qkv; 6 R f; 7 R br; 8 R layout; 9 W work;
  *                s_in: 0..1 x R; ds_out: 0..1 x R (gradient of s_out); ds_in: 0..1 x W (gradient of s_in); a_log, dt_bias.
- * The model has v = k; the kernels take both, and a row of qkv then has h(2k + v) elements, of dqkv hg(2k + v).
+ * The model has v = k; the kernels take any: a row of qkv has h(2k + v) elements, of dqkv hg(2k + v).
  * Domain: g <= 0 and finite (raw mode checks nothing), beta finite.
- * A tile without a segment hands its states on: s_out = s_in, ds_in = ds_out (zeros where the source is absent). */
+ * A tile without a segment hands its states on: s_out = s_in, ds_in = ds_out, zeros where the source is
+ * absent; kda_conv does the same with its halos. */
 struct k3_kda_chunk_args {
 	uint32_t n_buf;
 	size_t t, h, k, v;       /* all heads of the layer; widths of a head */
@@ -109,7 +111,7 @@ k3_kda_chunk_scratch_floats(size_t k, size_t v)
 	return 10 * 64 * kp + 2 * 64 * vp + 14 * kp + 32 * 64 + 64 + 32;
 }
 
-/** Floats of the work buffer for a tile of at most t rows; heads take turns, so their number doesn't matter. */
+/** Floats of the work buffer for a tile of at most t rows; the heads of a group take turns in it. */
 static inline size_t
 k3_kda_chunk_fwd_work_floats(size_t t, size_t hg, size_t k, size_t v)
 {
@@ -123,8 +125,8 @@ k3_kda_chunk_bwd_work_floats(size_t t, size_t hg, size_t k, size_t v)
 	size_t kp = k3_kda_pad(k), vp = k3_kda_pad(v);
 
 	(void)hg;
-	return (t + 63) / 64 * k3_kda_chunk_kept_floats(k, v) + k3_kda_chunk_scratch_floats(k, v) + 12 * 64 * kp +
-	       6 * 64 * vp + 4 * 64 * 64 + kp * vp + 4 * kp + 128;
+	return (t + 63) / 64 * k3_kda_chunk_kept_floats(k, v) + k3_kda_chunk_scratch_floats(k, v) +
+	       12 * 64 * kp + 6 * 64 * vp + 4 * 64 * 64 + kp * vp + 4 * kp + 128;
 }
 /** The recurrent kernels keep a state every 64 tokens and those of the 64 tokens at work. */
 static inline size_t

@@ -1,0 +1,17 @@
+/* Small files and folders. Every failure is logged with path and reason; K3_EIO unless said otherwise. */
+#ifndef K3_FS_H
+#define K3_FS_H
+#include <stddef.h>
+
+/** Whole file as malloc'ed text with a 0 behind it; larger than most_bytes: K3_ELIMIT. */
+int k3_fs_read(const char *path, size_t most_bytes, char **text, size_t *bytes);
+/** Temporary name in the same folder, fsync, rename, fsync of the folder. */
+int k3_fs_write_atomic(const char *path, const void *data, size_t bytes);
+/** Like mkdir -p. */
+int k3_fs_mkdirs(const char *path);
+/** Makes names in a folder durable. */
+int k3_fs_sync_folder(const char *path);
+/** Removes a file, or a folder with all that is in it; absent is fine. Symbolic links are removed, not followed. */
+int k3_fs_remove_tree(const char *path);
+
+#endif

@@ -1,0 +1,75 @@
+#!/bin/sh
+# From nothing to a small Kimi K3 that has learnt from text on this machine: a few minutes on 2 cores.
+#   usage: sh contrib/demo.sh [TEXT...]
+# TEXT are files or folders; the default is the licences under /usr/share/common-licenses.
+# Everything is made in build-demo; delete that folder to start again.
+set -eu
+top=$(cd "$(dirname "$0")/.." && pwd)
+. "$top/contrib/packages.sh"
+build=$top/build-demo
+out=$build/demo
+steps=200
+
+[ $# -gt 0 ] || set -- /usr/share/common-licenses
+for text in "$@"; do
+	[ -r "$text" ] || { echo "demo.sh: cannot read $text" >&2; exit 2; }
+done
+
+say()
+{
+	printf '\n== %s\n' "$*" >&2
+}
+
+say "Packages"
+# shellcheck disable=SC2086 # lists of words
+packages_need $packages_build $packages_starpu
+
+say "Build in $build"
+here=$(pwd)
+mkdir -p "$build"
+if [ ! -x "$top/configure" ] || [ ! -f "$top/Makefile.in" ]; then
+	sh "$top/autogen.sh" >"$build/autogen.out" 2>&1 || { tail -n 20 "$build/autogen.out" >&2; exit 1; }
+fi
+cd "$build"
+if [ ! -f Makefile ]; then
+	"$top/configure" >configure.out 2>&1 || { tail -n 20 configure.out >&2; exit 1; }
+fi
+make -j2 >make.out 2>&1 || { tail -n 40 make.out >&2; exit 1; }
+rm -rf "$out"
+mkdir -p "$out"
+cd "$here"
+
+# One BLAS thread in each worker; StarPU's calibration stays beside the build.
+OPENBLAS_NUM_THREADS=1
+STARPU_HOME=${STARPU_HOME:-$build/starpu-home}
+STARPU_SILENT=1
+export OPENBLAS_NUM_THREADS STARPU_HOME STARPU_SILENT
+mkdir -p "$STARPU_HOME"
+
+say "Data set: every byte a token, the last tenth of each file held out"
+"$build/k3_data" tokens --bytes "$@" -o "$out/demo.k3t"
+
+say "Training: preset debug17, $steps steps of 2 x 1,024 tokens"
+"$build/k3_train" --model debug17 --data "$out/demo.k3t" --eval-data "$out/demo.val.k3t" \
+	--eval-every 50 --tokens 1024 --accumulate 2 --steps "$steps" --save "$out/checkpoints" |
+	tee "$out/steps.tsv"
+checkpoint=$(printf '%s/checkpoints/step-%06d' "$out" "$steps")
+
+say "Held-out loss of the model (nats a byte)"
+"$build/k3_eval" --load "$checkpoint" --data "$out/demo.val.k3t" | tee "$out/held-out.tsv"
+say "Held-out loss of a bigram model of the same text"
+"$build/k3_data" info --ngram 2 "$out/demo.k3t" "$out/demo.val.k3t"
+say "200 bytes that the model goes on with"
+"$build/k3_eval" --load "$checkpoint" --prompt "This program is free software" --bytes 200 |
+	tee "$out/generated.txt"
+printf '\n'
+
+say "Done"
+cat >&2 <<END
+programs        $build/k3_train, k3_eval, k3_data, k3_plan, k3_verify
+data set        $out/demo.k3t, $out/demo.val.k3t
+losses          $out/steps.tsv (a line per step), $out/held-out.tsv
+checkpoint      $checkpoint
+generated text  $out/generated.txt
+Go on training  $build/k3_train --resume $out/checkpoints
+END

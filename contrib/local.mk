@@ -1,0 +1,7 @@
+# Set-up scripts, and what make check runs its tests through.
+EXTRA_DIST += \
+	contrib/build-starpu.sh \
+	contrib/check.sh \
+	contrib/demo.sh \
+	contrib/packages.sh \
+	contrib/run-crit.sh

@@ -1,0 +1,146 @@
+/* What the kinds of golden files share. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "../common/log.h"
+#include "../common/status.h"
+#include "verify.h"
+
+json_t *
+k3i_verify_metadata(const struct k3_st *st, const char *key)
+{
+	const char *text = k3_st_metadata(st, key);
+	json_error_t error;
+
+	if (!text)
+		return NULL;
+	json_t *value = json_loads(text, JSON_DECODE_ANY, &error);
+	if (!value)
+		k3_error("drivers", "metadata %s is no JSON: %s", key, error.text);
+	return value;
+}
+
+int
+k3i_verify_config(const struct k3_st *st, struct k3_config *config)
+{
+	const char *text = k3_st_metadata(st, "hf_config");
+	json_t *eps = NULL;
+	int ret = K3_OK;
+
+	if (!text) {
+		k3_error("drivers", "metadata hf_config is missing");
+		return K3_EFORMAT;
+	}
+	K3_TRY(k3_config_parse(config, text, strlen(text), "hf_config"));
+	eps = k3i_verify_metadata(st, "eps");
+	const struct {
+		const char *key;
+		double *value;
+	} part[] = {
+		{ "rms_norm", &config->norm_eps }, { "mla_latent_norm", &config->mla_norm_eps }, { "qk_l2norm", &config->l2_eps },
+		{ "router_sum", &config->router_sum_eps }, { "vision_norm", &config->vision.norm_eps },
+		{ "projector_norm", &config->vision.projector_eps },
+	};
+	for (size_t i = 0; i < sizeof(part) / sizeof(part[0]); i++) {
+		json_t *v = json_object_get(eps, part[i].key);
+		if (json_is_number(v))
+			*part[i].value = json_number_value(v);
+	}
+	K3_TRY(k3_config_check(config));
+out:
+	json_decref(eps);
+	return ret;
+}
+
+double *
+k3i_verify_f64(const struct k3_st *st, const char *name, size_t *n)
+{
+	const struct k3_st_tensor *t = k3_st_find(st, name);
+	double *out;
+
+	if (!t)
+		return NULL;
+	out = malloc((t->n_elems + 1) * sizeof(*out));
+	if (out && k3_st_read_f64(t, 0, t->n_elems, out) != K3_OK) {
+		free(out);
+		return NULL;
+	}
+	*n = t->n_elems;
+	return out;
+}
+
+int32_t *
+k3i_verify_i32(const struct k3_st *st, const char *name, size_t *n)
+{
+	const struct k3_st_tensor *t = k3_st_find(st, name);
+	int32_t *out;
+
+	if (!t)
+		return NULL;
+	out = malloc((t->n_elems + 1) * sizeof(*out));
+	if (out && k3_st_read_i32(t, 0, t->n_elems, out) != K3_OK) {
+		free(out);
+		return NULL;
+	}
+	*n = t->n_elems;
+	return out;
+}
+
+/* Adds the rows of one block to the tensor. */
+static void
+take_block(double *out, const struct k3_ckpt_tensor *t, const struct k3_datum *d, const float *block)
+{
+	size_t lo = t->row0 > d->row0 ? t->row0 : d->row0;
+	size_t hi = t->row0 + t->rows < d->row0 + d->rows ? t->row0 + t->rows : d->row0 + d->rows;
+
+	for (size_t i = lo * d->row_elems; i < hi * d->row_elems; i++)
+		out[i - t->row0 * d->row_elems] = (double)block[i - d->row0 * d->row_elems];
+}
+
+double *
+k3i_verify_tensor(struct k3_store *store, const struct k3_ckpt_tensor *t, uint32_t kind, size_t *n)
+{
+	const struct k3_model *m = k3_store_model(store);
+	uint64_t elems = 1;
+	double *out;
+
+	for (uint32_t i = 0; i < t->n_dims; i++)
+		elems *= t->dims[i];
+	*n = elems;
+	out = calloc(elems + 1, sizeof(*out));
+	for (size_t b = 0; out && b < m->params.param[t->param].n_blocks; b++) {
+		uint32_t datum = m->param_block[t->param] + kind * m->n_blocks + (uint32_t)b;
+		const struct k3_datum *d = &m->persist[datum];
+		if (d->row0 >= t->row0 + t->rows || d->row0 + d->rows <= t->row0)
+			continue;
+		float *block = malloc(d->bytes + 1);
+		if (!block || k3_store_datum_read(store, NULL, datum, block) != K3_OK) {
+			free(block);
+			free(out);
+			return NULL;
+		}
+		take_block(out, t, d, block);
+		free(block);
+	}
+	return out;
+}
+
+int
+k3_verify_file(const char *path, const struct k3_verify_options *options, struct k3_verify_report *report)
+{
+	struct k3_st *st = NULL;
+	int ret;
+
+	K3_TRY(k3_st_open(&st, path));
+	json_decref(report->deviation);
+	report->deviation = k3i_verify_metadata(st, "float32_run_rms_deviation");
+	if (k3_st_metadata(st, "train"))
+		K3_TRY(k3i_verify_train(st, options, report));
+	else if (k3_st_metadata(st, "config"))
+		K3_TRY(k3i_verify_model(st, options, report));
+	else
+		K3_TRY(k3i_verify_ops(st, options, report));
+out:
+	k3_st_close(st);
+	return ret;
+}

@@ -1,0 +1,379 @@
+/* Model files: one forward and backward pass, every activation, route and gradient against the file. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../common/log.h"
+#include "../common/rng.h"
+#include "../common/status.h"
+#include "../planner/plan_check.h"
+#include "verify.h"
+
+struct model_case {
+	const struct k3_st *st;
+	const struct k3_verify_options *options;
+	struct k3_verify_report *report;
+	struct k3_session session;
+	struct k3_config config;
+	struct k3_plan *plan;
+	size_t t;                  /* tokens of the file */
+	int32_t *ids, *labels, *docs;
+	int32_t **forced;          /* per MoE layer */
+};
+
+static int
+read_inputs(struct model_case *c)
+{
+	size_t n_labels = 0, n_docs = 0;
+
+	c->ids = k3i_verify_i32(c->st, "input.input_ids", &c->t);
+	c->labels = k3i_verify_i32(c->st, "input.labels", &n_labels);
+	c->docs = k3i_verify_i32(c->st, "input.doc_ids", &n_docs);
+	if (!c->ids || !c->labels || !c->docs || n_labels != c->t || n_docs != c->t || c->t == 0) {
+		k3_error("drivers", "input.input_ids, input.labels and input.doc_ids must be there and equally long (%zu, %zu, %zu)",
+		         c->t, n_labels, n_docs);
+		return K3_EFORMAT;
+	}
+	for (size_t i = 0; i < c->t; i++)
+		if (c->ids[i] < 0 || (uint32_t)c->ids[i] >= c->config.vocab || c->labels[i] >= (int32_t)c->config.vocab) {
+			k3_error("drivers", "token %d or label %d at position %zu: the vocabulary has %u", c->ids[i], c->labels[i], i,
+			         c->config.vocab);
+			return K3_EINVAL;
+		}
+	return K3_OK;
+}
+
+/* Expert ids of the file as input of the routers. */
+static int
+read_forced(struct model_case *c)
+{
+	size_t layers = c->config.layers > c->config.first_dense ? c->config.layers - c->config.first_dense : 0, n;
+	char name[64];
+
+	c->forced = calloc(layers + 1, sizeof(*c->forced));
+	if (!c->forced)
+		return K3_ENOMEM;
+	for (size_t m = 0; m < layers; m++) {
+		snprintf(name, sizeof(name), "router_ids.%zu", m + c->config.first_dense);
+		c->forced[m] = k3i_verify_i32(c->st, name, &n);
+		if (!c->forced[m] || n != c->t * c->config.top_k) {
+			k3_error("drivers", "%s is missing or not [%zu, %u]: routing can't be forced", name, c->t, c->config.top_k);
+			return K3_EFORMAT;
+		}
+	}
+	return K3_OK;
+}
+
+static int
+load_weights(struct model_case *c)
+{
+	struct k3_st *weights = NULL;
+	int ret;
+
+	if (!c->options->weights && k3_st_metadata(c->st, "weight_shapes")) {
+		k3_error("drivers", "this case holds no weights: give them with --weights");
+		return K3_EINVAL;
+	}
+	if (!k3_st_metadata(c->st, "weight_shapes"))
+		return k3_checkpoint_load_params(c->session.store, c->st);
+	K3_TRY(k3_st_open(&weights, c->options->weights));
+	K3_TRY(k3_checkpoint_load_params(c->session.store, weights));
+out:
+	k3_st_close(weights);
+	return ret;
+}
+
+static int
+run(struct model_case *c)
+{
+	struct k3_layout layout = { c->t, c->docs };
+	struct k3_microbatch what = { .backward = true, .first = true, .keep = true, .forced_routing = c->forced != NULL };
+	struct k3_host_batch batch = { c->ids, c->labels, (const int32_t *const *)c->forced };
+	double hyper[K3_HYPER_LEN] = { 0 };
+	int ret;
+
+	for (size_t i = 0; i < c->t; i++)
+		hyper[K3_HYPER_VALID] += c->labels[i] >= 0;
+	hyper[K3_HYPER_INV_N] = hyper[K3_HYPER_VALID] > 0 ? 1 / hyper[K3_HYPER_VALID] : 0;
+	K3_TRY(k3_plan_microbatch(&c->plan, c->session.model, &layout, &what));
+	K3_TRY(k3_plan_check(c->plan));
+	K3_TRY(k3_submit_plan(c->session.store, c->plan, &batch, hyper));
+	k3_runtime_drain(c->session.runtime);
+out:
+	return ret;
+}
+
+/* Rows of a kept datum, tile after tile (and sub-tile after sub-tile), as doubles [t, row_elems]. */
+static double *
+gather(struct model_case *c, const char *what, int layer, size_t *n)
+{
+	double *out = NULL;
+	size_t have = 0;
+
+	/* a backward walk makes its data late tile first: rows are put in order here */
+	for (size_t at = 0; at < c->plan->n_tiles * c->plan->n_data; at++) {
+		size_t i = at % c->plan->n_data;
+		const struct k3_datum *d = &c->plan->data[i];
+		if (d->tile != (int32_t)(at / c->plan->n_data) || d->layer != layer || !d->keep || strcmp(d->what, what) != 0)
+			continue;
+		size_t elems = d->rows * d->row_elems;
+		float *part = malloc(d->bytes + 1);
+		double *grown = realloc(out, (have + elems + 1) * sizeof(*out));
+		K3_ASSERT(part && grown);
+		out = grown;
+		if (k3_store_datum_read(c->session.store, c->plan, (uint32_t)i, part) == K3_OK)
+			for (size_t k = 0; k < elems; k++)
+				out[have + k] = (double)part[k];
+		have += elems;
+		free(part);
+	}
+	*n = have;
+	return out;
+}
+
+/* An activation of the file, if the file has it. */
+static void
+compare_activation(struct model_case *c, const char *cls, const char *file_name, const char *what, int layer, double tolerance)
+{
+	size_t n_want = 0, n_got = 0;
+	double *want = k3i_verify_f64(c->st, file_name, &n_want), *got;
+
+	if (!want)
+		return;
+	got = gather(c, what, layer, &n_got);
+	if (!got || n_got < n_want)
+		k3_verify_missing(c->report, cls, file_name);
+	else
+		k3_verify_compare(c->report, cls, file_name, layer, got, want, n_want, tolerance, false);
+	free(want);
+	free(got);
+}
+
+static void
+compare_losses(struct model_case *c)
+{
+	size_t n, n_got;
+	double *want = k3i_verify_f64(c->st, "token_loss", &n), *got = gather(c, "tstat", -1, &n_got), acc[K3_LOSS_LEN];
+
+	if (want && got && n_got >= 2 * n) {
+		for (size_t i = 0; i < n; i++)
+			got[i] = got[2 * i];
+		/* an ignored row has no loss here, whatever the file says */
+		for (size_t i = 0; i < n; i++)
+			if (c->labels[i] < 0)
+				want[i] = got[i] = 0;
+		k3_verify_compare(c->report, "token_loss", "token_loss", -1, got, want, n, 2e-5, false);
+	} else if (want) {
+		k3_verify_missing(c->report, "token_loss", "token_loss");
+	}
+	free(want);
+	free(got);
+	want = k3i_verify_f64(c->st, "loss", &n);
+	if (want && k3_store_datum_read(c->session.store, NULL, c->session.model->loss_acc, acc) == K3_OK)
+		k3_verify_compare_one(c->report, "loss", "loss", acc[K3_LOSS_SUM] / acc[K3_LOSS_VALID], want[0], 1e-6);
+	free(want);
+}
+
+/* Routes of one tile into arrays over all tokens: ids ascending with their weights, and the margin. */
+static void
+take_routes(struct model_case *c, const struct k3_datum *d, const int32_t *route, const float *routew, const float *bias,
+            int32_t *ids, double *weights, double *margin)
+{
+	size_t e = c->config.experts, k = c->config.top_k;
+	const struct k3_tile *tile = &c->plan->tile[d->tile];
+	const float *score = k3_routew_scores(routew, tile->rows, k), *cut = k3_routew_cut(routew, e, tile->rows, k);
+
+	for (size_t r = 0; r < tile->rows && tile->row0 + r < c->t; r++) {
+		const int32_t *from = k3_route_ids(route, e) + r * k;
+		size_t at = (tile->row0 + r) * k;
+		double least = INFINITY;
+		for (size_t j = 0; j < k; j++) {
+			size_t p = j;
+			double value = (double)score[r * e + (size_t)from[j]] + (double)bias[from[j]];
+			least = value < least ? value : least;
+			for (; p > 0 && ids[at + p - 1] > from[j]; p--) {
+				ids[at + p] = ids[at + p - 1];
+				weights[at + p] = weights[at + p - 1];
+			}
+			ids[at + p] = from[j];
+			weights[at + p] = (double)routew[r * k + j];
+		}
+		margin[tile->row0 + r] = least - (double)cut[r];
+	}
+}
+
+static void
+compare_routes(struct model_case *c, int l)
+{
+	size_t k = c->config.top_k, n;
+	int32_t *ids = calloc(c->t * k + 1, sizeof(*ids));
+	double *weights = calloc(c->t * k + 1, sizeof(*weights)), *margin = calloc(c->t + 1, sizeof(*margin));
+	float *bias = malloc((c->config.experts + 1) * sizeof(*bias));
+	char name[64];
+
+	K3_ASSERT(ids && weights && margin && bias);
+	k3_store_datum_read(c->session.store, NULL, (uint32_t)c->session.model->bias[l], bias);
+	for (size_t i = 0; i < c->plan->n_tiles; i++) {
+		int32_t a = k3_plan_find(c->plan, "route", l, (int)i, -1), b = k3_plan_find(c->plan, "routew", l, (int)i, -1);
+		int32_t *route = malloc(c->plan->data[a].bytes + 1);
+		float *routew = malloc(c->plan->data[b].bytes + 1);
+		K3_ASSERT(route && routew);
+		if (k3_store_datum_read(c->session.store, c->plan, (uint32_t)a, route) == K3_OK &&
+		    k3_store_datum_read(c->session.store, c->plan, (uint32_t)b, routew) == K3_OK)
+			take_routes(c, &c->plan->data[a], route, routew, bias, ids, weights, margin);
+		free(route);
+		free(routew);
+	}
+	snprintf(name, sizeof(name), "router_ids.%d", l);
+	int32_t *want_ids = k3i_verify_i32(c->st, name, &n);
+	if (want_ids)
+		k3_verify_compare_ints(c->report, "router_ids", name, l, ids, want_ids, n);
+	snprintf(name, sizeof(name), "router_weights.%d", l);
+	double *want = k3i_verify_f64(c->st, name, &n);
+	if (want)
+		k3_verify_compare(c->report, "router_weights", name, l, weights, want, n, 2e-5, false);
+	free(want);
+	snprintf(name, sizeof(name), "router_margin.%d", l);
+	want = k3i_verify_f64(c->st, name, &n);
+	if (want)
+		k3_verify_compare(c->report, "router_margin", name, l, margin, want, n, 2e-5, false);
+	free(want);
+	free(want_ids);
+	free(ids);
+	free(weights);
+	free(margin);
+	free(bias);
+}
+
+/* Digest of a large gradient: norm, signed dot product, largest value, samples. */
+static void
+compare_digest(struct model_case *c, const struct k3_ckpt_tensor *t, const double *got, size_t n, const double *want)
+{
+	char name[220];
+	double norm = 0, dot = 0, most = 0;
+	size_t n_sample;
+
+	snprintf(name, sizeof(name), "sign.%s", t->name);
+	uint64_t key = k3_rng_key(name, 1);
+	for (size_t i = 0; i < n; i++) {
+		norm += got[i] * got[i];
+		dot += k3_rng_uniform(key, i) < 0.5 ? -got[i] : got[i];
+		most = fabs(got[i]) > most ? fabs(got[i]) : most;
+	}
+	norm = sqrt(norm);
+	snprintf(name, sizeof(name), "gdigest.%s", t->name);
+	k3_verify_compare_one(c->report, "gdigest", name, norm, want[0], 1e-4);
+	/* the dot product cancels: its error is measured by the norm */
+	k3_verify_compare_one(c->report, "gdigest.dot", name, 1 + (dot - want[1]) / (want[0] > 0 ? want[0] : 1), 1, 3e-4);
+	k3_verify_compare_one(c->report, "gdigest.max", name, most, want[2], 1e-3);
+	snprintf(name, sizeof(name), "gsample.%s", t->name);
+	double *samples = k3i_verify_f64(c->st, name, &n_sample);
+	if (!samples) {
+		k3_verify_missing(c->report, "gsample", name);
+		return;
+	}
+	double *mine = malloc((n_sample + 1) * sizeof(*mine));
+	K3_ASSERT(mine != NULL);
+	snprintf(name, sizeof(name), "digest.%s", t->name);
+	key = k3_rng_key(name, 1);
+	for (size_t i = 0; i < n_sample; i++)
+		mine[i] = got[(size_t)floor(k3_rng_uniform(key, i) * (double)n)];
+	k3_verify_compare(c->report, "gsample", name, t->layer, mine, samples, n_sample, 1e-4, false);
+	free(mine);
+	free(samples);
+}
+
+static void
+compare_gradient(struct model_case *c, const struct k3_ckpt_tensor *t)
+{
+	char name[220], digest[220];
+	size_t n, n_want = 0, n_digest = 0;
+
+	snprintf(name, sizeof(name), "grad.%s", t->name);
+	snprintf(digest, sizeof(digest), "gdigest.%s", t->name);
+	double *want = k3i_verify_f64(c->st, name, &n_want), *sums = want ? NULL : k3i_verify_f64(c->st, digest, &n_digest);
+	if (!want && !sums) {
+		k3_verify_missing(c->report, "grad.param", name);
+		return;
+	}
+	/* layer 0's unused pair is no parameter: its gradient is 0 */
+	double *got = t->kind == K3_CKPT_PARAM ? k3i_verify_tensor(c->session.store, t, 1, &n) : calloc(t->n_elems + 1, sizeof(*got));
+	if (t->kind != K3_CKPT_PARAM)
+		n = t->n_elems;
+	bool zero = t->kind != K3_CKPT_PARAM || strstr(t->name, ".experts.") != NULL;
+	if (!got || (want && n_want != n))
+		k3_verify_missing(c->report, "grad.param", name);
+	else if (want)
+		k3_verify_compare(c->report, "grad.param", name, t->layer, got, want, n, 1e-4, zero);
+	else
+		compare_digest(c, t, got, n, sums);
+	free(got);
+	free(want);
+	free(sums);
+}
+
+static void
+compare_all(struct model_case *c)
+{
+	const struct k3_params *ps = &c->session.model->params;
+	char name[64];
+
+	compare_activation(c, "embeddings", "embeddings", "embeddings", -1, c->config.vision.present ? 5e-6 : 0);
+	for (int l = 0; l < (int)c->config.layers; l++) {
+		snprintf(name, sizeof(name), "prefix.%d", l);
+		compare_activation(c, "prefix", name, "prefix", l, 2e-5);
+		if ((uint32_t)l >= c->config.first_dense)
+			compare_routes(c, l);
+	}
+	compare_activation(c, "logits", "logits", "logits", -1, 2e-5);
+	compare_losses(c);
+	compare_activation(c, "grad.embeddings", "grad.embeddings", "dembeddings", -1, 1e-4);
+	for (int l = 0; l < (int)c->config.layers; l++) {
+		snprintf(name, sizeof(name), "grad.prefix.%d", l);
+		compare_activation(c, "grad.prefix", name, "dprefix", l, 1e-4);
+	}
+	for (size_t i = 0; i < k3_params_n_tensors(ps); i++) {
+		struct k3_ckpt_tensor t;
+		k3_params_tensor(ps, i, &t);
+		if (t.kind != K3_CKPT_BIAS)
+			compare_gradient(c, &t);
+	}
+}
+
+int
+k3i_verify_model(const struct k3_st *st, const struct k3_verify_options *options, struct k3_verify_report *report)
+{
+	struct model_case c = { .st = st, .options = options, .report = report };
+	struct k3_plan_options plan_options;
+	json_t *grids = k3i_verify_metadata(st, "image_grids");
+	int ret;
+
+	k3_plan_options_init(&plan_options);
+	plan_options.tile_tokens = options->tile_tokens;
+	plan_options.balance = K3_BALANCE_NONE;
+	K3_TRY(k3i_verify_config(st, &c.config));
+	if (json_array_size(grids) > 0) {
+		k3_error("drivers", "the case has %zu images: this version runs text", json_array_size(grids));
+		K3_TRY(K3_EINVAL);
+	}
+	K3_TRY(read_inputs(&c));
+	if (options->forced_routing)
+		K3_TRY(read_forced(&c));
+	K3_TRY(k3_session_open(&c.session, &c.config, &plan_options, options->window));
+	K3_TRY(load_weights(&c));
+	K3_TRY(run(&c));
+	compare_all(&c);
+out:
+	if (c.session.runtime)
+		k3_runtime_drain(c.session.runtime);
+	k3_plan_destroy(c.plan);
+	k3_session_close(&c.session);
+	for (size_t m = 0; c.forced && m + c.config.first_dense < c.config.layers; m++)
+		free(c.forced[m]);
+	free(c.forced);
+	free(c.ids);
+	free(c.labels);
+	free(c.docs);
+	json_decref(grids);
+	return ret;
+}

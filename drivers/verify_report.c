@@ -1,0 +1,181 @@
+/* Comparison and table.  A tensor is judged when all are in, since its second chance depends on the largest value of its class. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../common/log.h"
+#include "verify.h"
+
+static const double second_chance = 1e-7; /* of the largest value of the class */
+
+void
+k3_verify_report_init(struct k3_verify_report *report, const struct k3_verify_options *options)
+{
+	memset(report, 0, sizeof(*report));
+	report->plant_fault = options->plant_fault;
+}
+
+void
+k3_verify_report_fini(struct k3_verify_report *report)
+{
+	free(report->entry);
+	json_decref(report->deviation);
+	memset(report, 0, sizeof(*report));
+}
+
+static struct k3_verify_entry *
+add(struct k3_verify_report *r, const char *cls, const char *name, int layer, size_t n, double tolerance)
+{
+	if (r->n == r->cap) {
+		r->cap = r->cap ? 2 * r->cap : 256;
+		r->entry = realloc(r->entry, r->cap * sizeof(*r->entry));
+		K3_ASSERT(r->entry != NULL);
+	}
+	struct k3_verify_entry *e = &r->entry[r->n++];
+	memset(e, 0, sizeof(*e));
+	snprintf(e->cls, sizeof(e->cls), "%s", cls);
+	snprintf(e->name, sizeof(e->name), "%s", name);
+	e->layer = layer;
+	e->n_elems = n;
+	double own = r->deviation ? json_number_value(json_object_get(r->deviation, cls)) : 0;
+	e->tolerance = 3 * own > tolerance ? 3 * own : tolerance;
+	return e;
+}
+
+void
+k3_verify_compare(struct k3_verify_report *report, const char *cls, const char *name, int layer, const double *got,
+                  const double *want, size_t n, double tolerance, bool zero_by_definition)
+{
+	struct k3_verify_entry *e = add(report, cls, name, layer, n, tolerance);
+	double err = 0, ref = 0, factor = report->plant_fault && strcmp(report->plant_fault, name) == 0 ? 1.01 : 1;
+
+	for (size_t i = 0; i < n; i++) {
+		double g = got[i] * factor, d = fabs(g - want[i]);
+		if (!isfinite(g)) {
+			e->spoilt = true;
+			snprintf(e->why, sizeof(e->why), "not finite at %zu", i);
+			return;
+		}
+		err += d * d;
+		ref += want[i] * want[i];
+		e->max_abs = d > e->max_abs ? d : e->max_abs;
+		e->want_max = fabs(want[i]) > e->want_max ? fabs(want[i]) : e->want_max;
+	}
+	e->ratio = ref > 0 ? sqrt(err / ref) : err > 0 ? INFINITY : 0;
+	if (zero_by_definition && e->want_max == 0 && e->max_abs > 0) {
+		e->spoilt = true;
+		snprintf(e->why, sizeof(e->why), "must be exactly 0");
+	}
+}
+
+void
+k3_verify_compare_one(struct k3_verify_report *report, const char *cls, const char *name, double got, double want,
+                      double tolerance)
+{
+	k3_verify_compare(report, cls, name, -1, &got, &want, 1, tolerance, false);
+}
+
+void
+k3_verify_compare_ints(struct k3_verify_report *report, const char *cls, const char *name, int layer, const int32_t *got,
+                       const int32_t *want, size_t n)
+{
+	struct k3_verify_entry *e = add(report, cls, name, layer, n, 0);
+	size_t differ = 0, first = 0;
+
+	e->tolerance = 0;
+	for (size_t i = n; i-- > 0;)
+		if (got[i] != want[i]) {
+			differ++;
+			first = i;
+		}
+	e->ratio = n ? (double)differ / (double)n : 0;
+	if (differ) {
+		e->spoilt = true;
+		snprintf(e->why, sizeof(e->why), "%zu differ, first at %zu: %d, want %d", differ, first, got[first], want[first]);
+	}
+}
+
+void
+k3_verify_missing(struct k3_verify_report *report, const char *cls, const char *name)
+{
+	struct k3_verify_entry *e = add(report, cls, name, -1, 0, 0);
+
+	e->spoilt = true;
+	snprintf(e->why, sizeof(e->why), "missing");
+}
+
+static double
+class_max(const struct k3_verify_report *r, const char *cls)
+{
+	double most = 0;
+
+	for (size_t i = 0; i < r->n; i++)
+		if (strcmp(r->entry[i].cls, cls) == 0 && r->entry[i].want_max > most)
+			most = r->entry[i].want_max;
+	return most;
+}
+
+static bool
+passes(const struct k3_verify_entry *e, double most)
+{
+	if (e->spoilt)
+		return false;
+	return e->ratio <= e->tolerance || e->max_abs <= second_chance * most;
+}
+
+/* One line of the table: a class by its worst tensor. */
+static void
+print_class(struct k3_verify_report *r, const char *cls, const char *file, FILE *out)
+{
+	const struct k3_verify_entry *worst = NULL;
+	double most = class_max(r, cls), max_abs = 0;
+	size_t count = 0, bad = 0;
+
+	for (size_t i = 0; i < r->n; i++) {
+		const struct k3_verify_entry *e = &r->entry[i];
+		if (strcmp(e->cls, cls) != 0)
+			continue;
+		bool ok = passes(e, most);
+		count++;
+		bad += !ok;
+		max_abs = e->max_abs > max_abs ? e->max_abs : max_abs;
+		bool worst_ok = worst && passes(worst, most);
+		/* a tensor with a second chance does not count as the worst */
+		bool by_chance = ok && e->ratio > e->tolerance;
+		if (!worst || (worst_ok && !ok) || (worst_ok == ok && !by_chance && e->ratio > worst->ratio))
+			worst = e;
+	}
+	fprintf(out, "%s\t%s\t%zu\t%.9g\t%.9g\t%.9g\t%s\t%s%s%s\n", file, cls, count, max_abs, worst->ratio, worst->tolerance,
+	        bad ? "FAIL" : "pass", worst->name, worst->why[0] ? ": " : "", worst->why);
+	if (bad)
+		r->failed++;
+	else
+		r->passed++;
+}
+
+void
+k3_verify_print(struct k3_verify_report *report, const char *file, FILE *out)
+{
+	const struct k3_verify_entry *first = NULL;
+	const char *base = strrchr(file, '/') ? strrchr(file, '/') + 1 : file;
+
+	for (size_t i = 0; i < report->n; i++) {
+		bool seen = false;
+		for (size_t j = 0; j < i && !seen; j++)
+			seen = strcmp(report->entry[j].cls, report->entry[i].cls) == 0;
+		if (!seen)
+			print_class(report, report->entry[i].cls, base, out);
+	}
+	for (size_t i = 0; i < report->n; i++) {
+		const struct k3_verify_entry *e = &report->entry[i];
+		bool forward = e->cls[0] != 'g'; /* grad.*, gdigest, gsample come after it */
+		if (e->layer < 0 || !forward || passes(e, class_max(report, e->cls)))
+			continue;
+		if (!first || e->layer < first->layer)
+			first = e;
+	}
+	if (first)
+		fprintf(out, "# %s: first layer that differs: %d (%s)\n", base, first->layer, first->name);
+	fflush(out);
+	report->n = 0;
+}

@@ -1,0 +1,434 @@
+/* Training files: the optimizer steps replayed through microbatch and optimizer plans, and the quantile rule by itself. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../common/log.h"
+#include "../common/schedule.h"
+#include "../common/status.h"
+#include "verify.h"
+
+struct train_case {
+	const struct k3_st *st;
+	const struct k3_verify_options *options;
+	struct k3_verify_report *report;
+	struct k3_session session;
+	struct k3_config config;
+	struct k3_plan_options plan_options;
+	size_t steps, accumulation, warmup;
+	double lr, decay_ratio, lr_floor;
+	double *loss_sums;         /* [steps, accumulation] */
+	double *loss, *norm, *rate; /* [steps] */
+	int32_t *tokens, *valid;   /* [steps, accumulation], [steps] */
+};
+
+static double
+number(const json_t *train, const char *key, double fallback)
+{
+	json_t *v = json_object_get(train, key);
+
+	return json_is_number(v) ? json_number_value(v) : fallback;
+}
+
+static int
+read_settings(struct train_case *c)
+{
+	json_t *train = k3i_verify_metadata(c->st, "train"), *betas;
+	struct k3_plan_options *o = &c->plan_options;
+	const char *balance, *decay;
+	int ret = K3_OK;
+
+	if (!json_is_object(train)) {
+		k3_error("drivers", "metadata train must be a JSON object");
+		K3_TRY(K3_EFORMAT);
+	}
+	k3_plan_options_init(o);
+	o->tile_tokens = c->options->tile_tokens;
+	c->steps = (size_t)number(train, "steps", 0);
+	c->accumulation = (size_t)number(train, "accumulation", 1);
+	c->lr = number(train, "lr", 8e-4);
+	c->warmup = (size_t)number(train, "warmup", 2);
+	c->decay_ratio = number(train, "decay_ratio", 0.8);
+	c->lr_floor = number(train, "lr_floor", 0);
+	betas = json_object_get(train, "betas");
+	if (json_array_size(betas) == 2) {
+		o->adam_beta1 = json_number_value(json_array_get(betas, 0));
+		o->adam_beta2 = json_number_value(json_array_get(betas, 1));
+	}
+	o->adam_eps = number(train, "adam_eps", o->adam_eps);
+	o->weight_decay = number(train, "weight_decay", o->weight_decay);
+	o->clip_norm = number(train, "clip_norm", o->clip_norm);
+	o->clip_eps = number(train, "clip_eps", o->clip_eps);
+	o->balance_u = number(train, "balance_u", 1e-3);
+	balance = json_string_value(json_object_get(train, "balance"));
+	o->balance = !balance || strcmp(balance, "none") == 0 ? K3_BALANCE_NONE
+	             : strcmp(balance, "quantile") == 0       ? K3_BALANCE_QUANTILE
+	                                                      : K3_BALANCE_SIGN;
+	decay = json_string_value(json_object_get(train, "decay"));
+	if (c->steps < 1 || c->accumulation < 1 || (decay && strcmp(decay, "linear") != 0)) {
+		k3_error("drivers", "train: steps %zu and accumulation %zu must be 1 or more, decay must be linear", c->steps,
+		         c->accumulation);
+		ret = K3_EFORMAT;
+	}
+out:
+	json_decref(train);
+	return ret;
+}
+
+/* Inputs of one microbatch; forced ids only when asked for. */
+struct microbatch {
+	int32_t *ids, *labels, *docs, **forced;
+	size_t t, moe_layers;
+};
+
+static void
+microbatch_free(struct microbatch *mb)
+{
+	for (size_t m = 0; mb->forced && m < mb->moe_layers; m++)
+		free(mb->forced[m]);
+	free(mb->forced);
+	free(mb->ids);
+	free(mb->labels);
+	free(mb->docs);
+}
+
+static int32_t *
+mb_tensor(const struct k3_st *st, size_t step, size_t m, const char *what, size_t *n)
+{
+	char name[128];
+
+	snprintf(name, sizeof(name), "mb.%zu.%zu.%s", step, m, what);
+	int32_t *out = k3i_verify_i32(st, name, n);
+	if (!out)
+		k3_error("drivers", "%s is missing", name);
+	return out;
+}
+
+static int
+microbatch_read(struct train_case *c, size_t step, size_t m, struct microbatch *mb)
+{
+	size_t n_labels = 0, n_docs = 0, n;
+	char name[64];
+
+	memset(mb, 0, sizeof(*mb));
+	mb->moe_layers = c->config.layers > c->config.first_dense ? c->config.layers - c->config.first_dense : 0;
+	mb->ids = mb_tensor(c->st, step, m, "input_ids", &mb->t);
+	mb->labels = mb_tensor(c->st, step, m, "labels", &n_labels);
+	mb->docs = mb_tensor(c->st, step, m, "doc_ids", &n_docs);
+	if (!mb->ids || !mb->labels || !mb->docs || n_labels != mb->t || n_docs != mb->t)
+		return K3_EFORMAT;
+	if (!c->options->forced_routing)
+		return K3_OK;
+	mb->forced = calloc(mb->moe_layers + 1, sizeof(*mb->forced));
+	if (!mb->forced)
+		return K3_ENOMEM;
+	for (size_t l = 0; l < mb->moe_layers; l++) {
+		snprintf(name, sizeof(name), "router_ids.%zu", l + c->config.first_dense);
+		mb->forced[l] = mb_tensor(c->st, step, m, name, &n);
+		if (!mb->forced[l])
+			return K3_EFORMAT;
+	}
+	return K3_OK;
+}
+
+static int
+run_microbatch(struct train_case *c, size_t step, size_t m, const struct microbatch *mb, const double *hyper)
+{
+	struct k3_session *s = &c->session;
+	struct k3_layout layout = { mb->t, mb->docs };
+	struct k3_microbatch what = { .backward = true, .first = m == 0, .count = true, .forced_routing = mb->forced != NULL };
+	struct k3_host_batch batch = { mb->ids, mb->labels, (const int32_t *const *)mb->forced };
+	const struct k3_plan *plan;
+	double acc[K3_LOSS_LEN], before = 0;
+	int ret;
+
+	for (size_t i = 0; i < m; i++)
+		before += c->loss_sums[step * c->accumulation + i];
+	K3_TRY(k3_plan_cache_get(s->cache, &layout, &what, s->clock++, &plan));
+	K3_TRY(k3_submit_plan(s->store, plan, &batch, m == 0 ? hyper : NULL));
+	k3_runtime_drain(s->runtime);
+	K3_TRY(k3_store_datum_read(s->store, NULL, s->model->loss_acc, acc));
+	c->loss_sums[step * c->accumulation + m] = acc[K3_LOSS_SUM] - before;
+	c->tokens[step * c->accumulation + m] = (int32_t)mb->t;
+out:
+	return ret;
+}
+
+/* Expert loads and biases after a step, one tensor per layer in the file. */
+static void
+compare_balance(struct train_case *c, size_t step)
+{
+	size_t e = c->config.experts, n;
+	const struct k3_model *model = c->session.model;
+	char name[64], label[112];
+
+	for (uint32_t l = c->config.first_dense; l < c->config.layers; l++) {
+		if (model->balance[l] == K3_NO_DATUM)
+			continue;
+		int32_t *count = malloc(model->persist[model->balance[l]].bytes);
+		float *bias = malloc((e + 1) * sizeof(*bias));
+		double *got = malloc((e + 1) * sizeof(*got));
+		K3_ASSERT(count && bias && got);
+		k3_store_datum_read(c->session.store, NULL, (uint32_t)model->balance[l], count);
+		k3_store_datum_read(c->session.store, NULL, (uint32_t)model->bias[l], bias);
+		for (size_t i = 0; i < e; i++)
+			got[i] = (double)bias[i];
+		snprintf(name, sizeof(name), "step.router_counts.%u", l);
+		snprintf(label, sizeof(label), "%s step %zu", name, step);
+		int32_t *want_count = k3i_verify_i32(c->st, name, &n);
+		if (want_count && n == c->steps * e)
+			k3_verify_compare_ints(c->report, "step.router_counts", label, (int)l, count, want_count + step * e, e);
+		snprintf(name, sizeof(name), "step.bias.%u", l);
+		snprintf(label, sizeof(label), "%s step %zu", name, step);
+		double *want = k3i_verify_f64(c->st, name, &n);
+		if (want && n == c->steps * e)
+			k3_verify_compare(c->report, "step.bias", label, (int)l, got, want + step * e, e, 2e-6, false);
+		free(want);
+		free(want_count);
+		free(got);
+		free(bias);
+		free(count);
+	}
+}
+
+static int
+run_step(struct train_case *c, size_t step)
+{
+	double hyper[K3_HYPER_LEN] = { 0 }, out[K3_OUT_LEN];
+	struct microbatch *mb = calloc(c->accumulation, sizeof(*mb));
+	const struct k3_plan *optimizer;
+	int ret = mb ? K3_OK : K3_ENOMEM;
+
+	K3_TRY(ret);
+	for (size_t m = 0; m < c->accumulation; m++) {
+		K3_TRY(microbatch_read(c, step, m, &mb[m]));
+		for (size_t i = 0; i < mb[m].t; i++)
+			hyper[K3_HYPER_VALID] += mb[m].labels[i] >= 0;
+	}
+	c->rate[step] = c->lr * k3_lr_factor((long long)step, (long long)c->steps, (long long)c->warmup, c->decay_ratio, c->lr_floor);
+	c->valid[step] = (int32_t)hyper[K3_HYPER_VALID];
+	hyper[K3_HYPER_INV_N] = hyper[K3_HYPER_VALID] > 0 ? 1 / hyper[K3_HYPER_VALID] : 0;
+	hyper[K3_HYPER_LR] = c->rate[step];
+	hyper[K3_HYPER_STEP] = (double)(step + 1);
+	for (size_t m = 0; m < c->accumulation; m++)
+		K3_TRY(run_microbatch(c, step, m, &mb[m], hyper));
+	K3_TRY(k3_session_optimizer(&c->session, (uint32_t)step & 1, &optimizer));
+	K3_TRY(k3_submit_plan(c->session.store, optimizer, NULL, NULL));
+	k3_runtime_drain(c->session.runtime);
+	K3_TRY(k3_store_datum_read(c->session.store, NULL, c->session.model->step_out[step & 1], out));
+	c->loss[step] = out[K3_OUT_LOSS_SUM] / out[K3_OUT_VALID];
+	c->norm[step] = out[K3_OUT_NORM];
+	compare_balance(c, step);
+out:
+	for (size_t m = 0; mb && m < c->accumulation; m++)
+		microbatch_free(&mb[m]);
+	free(mb);
+	return ret;
+}
+
+/* Per-step values: the class's figure is the largest relative error of a step. */
+static void
+compare_series(struct train_case *c, const char *name, const double *got, size_t n, double tolerance)
+{
+	size_t n_want;
+	double *want = k3i_verify_f64(c->st, name, &n_want);
+	char label[80];
+
+	if (!want || n_want != n) {
+		k3_verify_missing(c->report, name, name);
+		free(want);
+		return;
+	}
+	for (size_t i = 0; i < n; i++) {
+		snprintf(label, sizeof(label), "%s[%zu]", name, i);
+		k3_verify_compare_one(c->report, name, label, got[i], want[i], tolerance);
+	}
+	free(want);
+}
+
+static void
+compare_counts(struct train_case *c, const char *name, const int32_t *got, size_t n)
+{
+	size_t n_want;
+	int32_t *want = k3i_verify_i32(c->st, name, &n_want);
+
+	if (!want || n_want != n)
+		k3_verify_missing(c->report, name, name);
+	else
+		k3_verify_compare_ints(c->report, name, name, -1, got, want, n);
+	free(want);
+}
+
+/* One final tensor of a kind; final.update compares the way that the weights went. */
+static void
+compare_final(struct train_case *c, const struct k3_ckpt_tensor *t, uint32_t kind, const char *cls, const char *infix, double tolerance)
+{
+	char name[240], update[260];
+	size_t n, n_want = 0, n_start = 0;
+	double *got = k3i_verify_tensor(c->session.store, t, kind, &n);
+
+	snprintf(name, sizeof(name), "final.%s%s", infix, t->name);
+	double *want = k3i_verify_f64(c->st, name, &n_want);
+	bool zero = strstr(t->name, ".experts.") != NULL;
+	if (!got || !want || n_want != n) {
+		k3_verify_missing(c->report, cls, name);
+	} else {
+		k3_verify_compare(c->report, cls, name, t->layer, got, want, n, tolerance, zero && kind != 0);
+		double *start = kind == 0 ? k3i_verify_f64(c->st, t->name, &n_start) : NULL;
+		if (start && n_start == n) {
+			for (size_t i = 0; i < n; i++) {
+				got[i] -= start[i];
+				want[i] -= start[i];
+			}
+			snprintf(update, sizeof(update), "final.update.%s", t->name);
+			k3_verify_compare(c->report, "final.update", update, t->layer, got, want, n, 1e-3, false);
+		}
+		free(start);
+	}
+	free(got);
+	free(want);
+}
+
+static void
+compare_final_bias(struct train_case *c, const struct k3_ckpt_tensor *t)
+{
+	char name[240];
+	size_t n_want = 0, e = c->config.experts;
+	float *bias = malloc((e + 1) * sizeof(*bias));
+	double *got = malloc((e + 1) * sizeof(*got));
+
+	snprintf(name, sizeof(name), "final.%s", t->name);
+	double *want = k3i_verify_f64(c->st, name, &n_want);
+	K3_ASSERT(bias && got);
+	if (want && n_want == e &&
+	    k3_store_datum_read(c->session.store, NULL, (uint32_t)c->session.model->bias[t->layer], bias) == K3_OK) {
+		for (size_t i = 0; i < e; i++)
+			got[i] = (double)bias[i];
+		k3_verify_compare(c->report, "final.bias", name, t->layer, got, want, e, 2e-6, false);
+	} else {
+		k3_verify_missing(c->report, "final.bias", name);
+	}
+	free(want);
+	free(got);
+	free(bias);
+}
+
+static void
+compare_all(struct train_case *c)
+{
+	const struct k3_params *ps = &c->session.model->params;
+
+	compare_series(c, "step.loss", c->loss, c->steps, 2e-6);
+	compare_series(c, "step.grad_norm", c->norm, c->steps, 3e-4);
+	compare_series(c, "step.lr", c->rate, c->steps, 1e-12);
+	compare_series(c, "step.loss_sums", c->loss_sums, c->steps * c->accumulation, 2e-6);
+	compare_counts(c, "step.tokens", c->tokens, c->steps * c->accumulation);
+	compare_counts(c, "step.valid_labels", c->valid, c->steps);
+	for (size_t i = 0; i < k3_params_n_tensors(ps); i++) {
+		struct k3_ckpt_tensor t;
+		k3_params_tensor(ps, i, &t);
+		if (t.kind == K3_CKPT_BIAS)
+			compare_final_bias(c, &t);
+		if (t.kind != K3_CKPT_PARAM)
+			continue;
+		compare_final(c, &t, 0, "final.param", "", 1e-4);
+		compare_final(c, &t, 2, "final.exp_avg", "exp_avg.", 1e-3);
+		compare_final(c, &t, 3, "final.exp_avg_sq", "exp_avg_sq.", 1e-3);
+	}
+}
+
+/* One quantile case: the scores through the counting and the bias kernels. */
+static int
+quantile_case(struct train_case *c, const char *which)
+{
+	char name[64];
+	size_t n_scores, n_bias, n1, n_hist = 0, n_out = 0;
+	int ret = K3_OK;
+
+	snprintf(name, sizeof(name), "quantile.scores.%s", which);
+	double *scores = k3i_verify_f64(c->st, name, &n_scores);
+	snprintf(name, sizeof(name), "quantile.bias_in.%s", which);
+	double *bias_in = k3i_verify_f64(c->st, name, &n_bias);
+	snprintf(name, sizeof(name), "quantile.k.%s", which);
+	int32_t *k = k3i_verify_i32(c->st, name, &n1);
+	snprintf(name, sizeof(name), "quantile.nbins.%s", which);
+	int32_t *bins = k3i_verify_i32(c->st, name, &n1);
+	snprintf(name, sizeof(name), "quantile.hist.%s", which);
+	int32_t *want_hist = k3i_verify_i32(c->st, name, &n_hist);
+	snprintf(name, sizeof(name), "quantile.bias_out.%s", which);
+	double *want_bias = k3i_verify_f64(c->st, name, &n_out);
+	if (!scores || !bias_in || !k || !bins || !want_hist || !want_bias || n_bias == 0 || n_scores % n_bias != 0 || k[0] < 1 ||
+	    (size_t)k[0] > n_bias || bins[0] < 1 || n_hist != n_bias * (size_t)bins[0] || n_out != n_bias) {
+		k3_error("drivers", "quantile case %s is incomplete or its shapes do not fit", which);
+		K3_TRY(K3_EFORMAT);
+	}
+	size_t e = n_bias, t = n_scores / e;
+	double *got = malloc((e + 1) * sizeof(*got));
+	int32_t *hist = malloc((n_hist + 1) * sizeof(*hist));
+	ret = got && hist ? k3i_verify_quantile(scores, bias_in, t, e, (size_t)k[0], (size_t)bins[0], hist, got) : K3_ENOMEM;
+	if (ret == K3_OK) {
+		snprintf(name, sizeof(name), "quantile.hist.%s", which);
+		k3_verify_compare_ints(c->report, "quantile.hist", name, -1, hist, want_hist, n_hist);
+		snprintf(name, sizeof(name), "quantile.bias_out.%s", which);
+		k3_verify_compare(c->report, "quantile.bias_out", name, -1, got, want_bias, e, 1e-6, false);
+	}
+	free(got);
+	free(hist);
+out:
+	free(scores);
+	free(bias_in);
+	free(k);
+	free(bins);
+	free(want_hist);
+	free(want_bias);
+	return ret;
+}
+
+/* Every quantile.scores.X of the file. */
+static int
+quantile_cases(struct train_case *c)
+{
+	static const char prefix[] = "quantile.scores.";
+	int ret = K3_OK;
+
+	for (size_t i = 0; i < k3_st_count(c->st); i++) {
+		const char *name = k3_st_at(c->st, i)->name;
+		if (strncmp(name, prefix, sizeof(prefix) - 1) == 0)
+			K3_TRY(quantile_case(c, name + sizeof(prefix) - 1));
+	}
+out:
+	return ret;
+}
+
+int
+k3i_verify_train(const struct k3_st *st, const struct k3_verify_options *options, struct k3_verify_report *report)
+{
+	struct train_case c = { .st = st, .options = options, .report = report };
+	int ret;
+
+	K3_TRY(k3i_verify_config(st, &c.config));
+	K3_TRY(read_settings(&c));
+	size_t n = c.steps * c.accumulation;
+	c.loss_sums = calloc(n, sizeof(double));
+	c.loss = calloc(3 * c.steps, sizeof(double));
+	c.tokens = calloc(n, sizeof(int32_t));
+	c.valid = calloc(c.steps, sizeof(int32_t));
+	if (!c.loss_sums || !c.loss || !c.tokens || !c.valid)
+		K3_TRY(K3_ENOMEM);
+	c.norm = c.loss + c.steps;
+	c.rate = c.norm + c.steps;
+	K3_TRY(k3_session_open(&c.session, &c.config, &c.plan_options, options->window));
+	K3_TRY(k3_session_init(&c.session, 0));
+	K3_TRY(k3_checkpoint_load_params(c.session.store, st));
+	for (size_t step = 0; step < c.steps; step++)
+		K3_TRY(run_step(&c, step));
+	compare_all(&c);
+	K3_TRY(quantile_cases(&c));
+out:
+	k3_session_close(&c.session);
+	free(c.loss_sums);
+	free(c.loss);
+	free(c.tokens);
+	free(c.valid);
+	return ret;
+}

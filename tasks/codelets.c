@@ -1,0 +1,88 @@
+/* The codelets, made from the list of operations: unpack the buffers, call the kernel, nothing else.
+ *
+ * One wrapper serves all, since a plan's task carries everything that differs: arguments, modes, name, priority, flops.  The number of
+ * buffers varies, so it comes with the task.  The trap: a cost model must not see raw row counts, or every document layout is a new,
+ * uncalibrated size; its footprint is the operation and the flops in four steps per octave. */
+#include "codelets.h"
+
+#include <math.h>
+
+#include "colors.h"
+
+/* Pointers of a task's buffers; more than this many can't be, see K3_MAX_TASK_BUFFERS in submit.c. */
+static void
+pointers(void **out, void *const *buffers, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++)
+		out[i] = (void *)STARPU_VECTOR_GET_PTR(buffers[i]);
+}
+
+#define X(id, name, family, args, kernel)                          \
+	static void run_##name(void *buffers[], void *cl_arg)      \
+	{                                                          \
+		const struct args *a = cl_arg;                     \
+		void *buf[a->n_buf + 1];                           \
+                                                                   \
+		pointers(buf, buffers, a->n_buf);                  \
+		kernel(buf, a);                                    \
+	}
+K3_COMPUTE_OP_MAP(X)
+#undef X
+
+static void
+run_batch_load(void *buffers[], void *cl_arg)
+{
+	const struct k3_batch_load_call *call = cl_arg;
+	void *buf[call->args->n_buf + 1];
+
+	pointers(buf, buffers, call->args->n_buf);
+	k3_batch_load_cpu(buf, call->args, &call->batch);
+}
+
+static void
+run_step_load(void *buffers[], void *cl_arg)
+{
+	const struct k3_step_load_call *call = cl_arg;
+	void *buf[1];
+
+	pointers(buf, buffers, 1);
+	k3_step_load_cpu(buf, call->hyper);
+}
+
+/* Operation and flops, four classes per octave. */
+static uint32_t
+footprint(struct starpu_task *task)
+{
+	double flops = task->flops > 1 ? task->flops : 1;
+
+	return (uint32_t)lround(4 * log2(flops)) * 2654435761u + 1;
+}
+
+#define X(id, op_name, family, args, kernel)                                                         \
+	static struct starpu_perfmodel model_##op_name = { .type = STARPU_HISTORY_BASED, .symbol = "k3_" #op_name, \
+		                                           .footprint = footprint };
+K3_COMPUTE_OP_MAP(X)
+#undef X
+
+static struct starpu_codelet codelets[K3_N_OPS] = {
+#define X(id, op_name, family, args, kernel)                                                                                  \
+	[K3_OP_##id] = { .name = "k3_" #op_name, .where = STARPU_CPU, .cpu_funcs = { run_##op_name }, .cpu_funcs_name = { "k3_" #op_name }, \
+		         .nbuffers = STARPU_VARIABLE_NBUFFERS, .model = &model_##op_name },
+	K3_COMPUTE_OP_MAP(X)
+#undef X
+#define X(id, op_name, family) \
+	[K3_OP_##id] = { .name = "k3_" #op_name, .where = STARPU_CPU, .cpu_funcs = { run_##op_name }, .nbuffers = STARPU_VARIABLE_NBUFFERS },
+	K3_IO_OP_MAP(X)
+#undef X
+};
+
+struct starpu_codelet *
+k3_codelet(enum k3_op op)
+{
+	struct starpu_codelet *cl = &codelets[op];
+
+	if (!cl->cpu_funcs[0])
+		return NULL;
+	cl->color = k3_family_color[k3_op_family(op)];
+	return cl;
+}

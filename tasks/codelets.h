@@ -1,0 +1,20 @@
+/* One StarPU codelet per operation. */
+#ifndef K3_TASKS_CODELETS_H
+#define K3_TASKS_CODELETS_H
+#include <starpu.h>
+
+#include "../common/ops.h"
+
+/** The codelet of an operation, NULL when this build has none (communication between ranks). */
+struct starpu_codelet *k3_codelet(enum k3_op op);
+
+/* Arguments of the operations whose values come with the submission. */
+struct k3_batch_load_call {
+	const struct k3_batch_load_args *args; /* in the plan */
+	struct k3_host_batch batch;
+};
+struct k3_step_load_call {
+	double hyper[K3_HYPER_LEN];
+};
+
+#endif

@@ -1,0 +1,129 @@
+/* Start-up and drain.  The trap: StarPU's buffers are aligned to 16 bytes unless told otherwise before it starts, and BLAS results
+ * depend on alignment; a BLAS with threads of its own fights StarPU's workers. */
+#include "runtime.h"
+
+#include <hwloc.h>
+#include <starpu.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+#ifdef K3_HAVE_OPENBLAS
+#include <cblas.h>
+#endif
+
+#include "../common/log.h"
+#include "../common/status.h"
+
+struct k3_runtime {
+	uint32_t window, workers;
+	char version[32];
+	const char *scheduler;
+};
+
+/* Cores that this process may use. */
+static unsigned
+machine_cores(void)
+{
+	hwloc_topology_t topology;
+	int n = 0;
+
+	if (hwloc_topology_init(&topology) == 0) {
+		if (hwloc_topology_load(topology) == 0)
+			n = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_CORE);
+		hwloc_topology_destroy(topology);
+	}
+	if (n <= 0)
+		n = (int)sysconf(_SC_NPROCESSORS_ONLN);
+	return n > 0 ? (unsigned)n : 1;
+}
+
+static void
+report_cores(const struct k3_runtime *r)
+{
+	unsigned cores = machine_cores();
+
+	k3_info("tasks", "StarPU %s, scheduler %s, %u CPU workers on %u cores", r->version, r->scheduler, r->workers, cores);
+	if (r->workers < cores && r->workers >= STARPU_MAXCPUS)
+		k3_warn("tasks", "this StarPU was built for at most %d CPU workers: contrib/build-starpu.sh builds one without that limit",
+		        STARPU_MAXCPUS);
+}
+
+int
+k3_runtime_create(struct k3_runtime **runtime, const struct k3_runtime_options *options)
+{
+	struct k3_runtime *r = calloc(1, sizeof(*r));
+	struct starpu_conf conf;
+	int major, minor, release, ret;
+
+	*runtime = NULL;
+	if (!r)
+		return K3_ENOMEM;
+	starpu_malloc_set_align(256);
+	starpu_conf_init(&conf);
+	ret = starpu_init(&conf);
+	if (ret != 0) {
+		k3_error("tasks", "StarPU does not start: %s", ret == -ENODEV ? "no worker (is STARPU_NCPU 0?)" : "see its messages");
+		free(r);
+		return K3_ENODEV;
+	}
+#ifdef K3_HAVE_OPENBLAS
+	openblas_set_num_threads(1);
+#endif
+	starpu_get_version(&major, &minor, &release);
+	snprintf(r->version, sizeof(r->version), "%d.%d.%d", major, minor, release);
+	r->workers = starpu_cpu_worker_get_count();
+	r->window = options->window;
+	r->scheduler = starpu_sched_ctx_get_sched_policy(0)->policy_name;
+	if (r->workers == 0) {
+		k3_error("tasks", "StarPU has no CPU worker (STARPU_NCPU is %s): at least 1 is needed",
+		         getenv("STARPU_NCPU") ? getenv("STARPU_NCPU") : "not set");
+		starpu_shutdown();
+		free(r);
+		return K3_ENODEV;
+	}
+	report_cores(r);
+	*runtime = r;
+	return K3_OK;
+}
+
+void
+k3_runtime_drain(struct k3_runtime *runtime)
+{
+	(void)runtime;
+	starpu_task_wait_for_all();
+}
+
+void
+k3_runtime_destroy(struct k3_runtime *runtime)
+{
+	if (!runtime)
+		return;
+	k3_runtime_drain(runtime);
+	starpu_shutdown();
+	free(runtime);
+}
+
+void
+k3_runtime_throttle(struct k3_runtime *runtime)
+{
+	if (runtime->window && (uint32_t)starpu_task_nsubmitted() >= runtime->window)
+		starpu_task_wait_for_n_submitted(runtime->window / 2);
+}
+
+uint32_t
+k3_runtime_workers(const struct k3_runtime *runtime)
+{
+	return runtime->workers;
+}
+
+const char *
+k3_runtime_scheduler(const struct k3_runtime *runtime)
+{
+	return runtime->scheduler;
+}
+
+const char *
+k3_runtime_version(const struct k3_runtime *runtime)
+{
+	return runtime->version;
+}

@@ -1,0 +1,234 @@
+/* Handles by index: persistent data as in the model, slots by (class, ordinal).  The trap: a vector handle counts its elements in 32
+ * bits, so an element is a whole row or, in slots, 256 bytes. */
+#include "store.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "../common/log.h"
+#include "../common/status.h"
+
+enum { SLOT_ELEM_BYTES = 256 };
+
+struct pool {
+	size_t bytes;
+	uint32_t n;
+	starpu_data_handle_t *handle;
+};
+
+struct k3_store {
+	struct k3_runtime *runtime;
+	const struct k3_model *model;
+	starpu_data_handle_t *persist; /* NULL: the rank has no rows of it */
+	size_t n_pools;
+	struct pool *pool;
+};
+
+int
+k3_store_create(struct k3_store **store, struct k3_runtime *runtime, const struct k3_model *model)
+{
+	struct k3_store *s = calloc(1, sizeof(*s));
+	int ret = K3_OK;
+
+	*store = NULL;
+	if (!s)
+		return K3_ENOMEM;
+	s->runtime = runtime;
+	s->model = model;
+	s->persist = calloc(model->n_persist, sizeof(*s->persist));
+	if (!s->persist)
+		K3_TRY(K3_ENOMEM);
+	for (size_t i = 0; i < model->n_persist; i++) {
+		const struct k3_datum *d = &model->persist[i];
+		if (d->rows > UINT32_MAX) {
+			k3_error("tasks", "%s: %zu rows, at most %u are possible", d->what, d->rows, UINT32_MAX);
+			K3_TRY(K3_ESHAPE);
+		}
+		if (d->bytes > 0)
+			starpu_vector_data_register(&s->persist[i], -1, 0, (uint32_t)d->rows, d->bytes / d->rows);
+	}
+	*store = s;
+out:
+	if (ret != K3_OK)
+		k3_store_destroy(s);
+	return ret;
+}
+
+void
+k3_store_destroy(struct k3_store *store)
+{
+	if (!store)
+		return;
+	k3_runtime_drain(store->runtime);
+	for (size_t i = 0; store->persist && i < store->model->n_persist; i++)
+		if (store->persist[i])
+			starpu_data_unregister_no_coherency(store->persist[i]);
+	for (size_t p = 0; p < store->n_pools; p++) {
+		for (uint32_t i = 0; i < store->pool[p].n; i++)
+			starpu_data_unregister_no_coherency(store->pool[p].handle[i]);
+		free(store->pool[p].handle);
+	}
+	free(store->pool);
+	free(store->persist);
+	free(store);
+}
+
+const struct k3_model *
+k3_store_model(const struct k3_store *store)
+{
+	return store->model;
+}
+
+struct k3_runtime *
+k3_store_runtime(const struct k3_store *store)
+{
+	return store->runtime;
+}
+
+/* Pool of a class; ascending bytes. */
+static struct pool *
+find_pool(const struct k3_store *store, size_t bytes)
+{
+	size_t lo = 0, hi = store->n_pools;
+
+	while (lo < hi) {
+		size_t mid = (lo + hi) / 2;
+		if (store->pool[mid].bytes < bytes)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return lo < store->n_pools && store->pool[lo].bytes == bytes ? &store->pool[lo] : NULL;
+}
+
+static struct pool *
+add_pool(struct k3_store *store, size_t bytes)
+{
+	struct pool *grown = realloc(store->pool, (store->n_pools + 1) * sizeof(*grown));
+	size_t at = 0;
+
+	if (!grown)
+		return NULL;
+	store->pool = grown;
+	while (at < store->n_pools && grown[at].bytes < bytes)
+		at++;
+	memmove(&grown[at + 1], &grown[at], (store->n_pools - at) * sizeof(*grown));
+	grown[at] = (struct pool){ .bytes = bytes };
+	store->n_pools++;
+	return &grown[at];
+}
+
+int
+k3_store_prepare(struct k3_store *store, const struct k3_plan *plan)
+{
+	for (size_t i = 0; i < plan->n_slots; i++) {
+		const struct k3_slot *slot = &plan->slot[i];
+		struct pool *p = find_pool(store, slot->bytes);
+		if (!p)
+			p = add_pool(store, slot->bytes);
+		if (!p)
+			return K3_ENOMEM;
+		if (slot->ordinal < p->n)
+			continue;
+		starpu_data_handle_t *grown = realloc(p->handle, (slot->ordinal + 1) * sizeof(*grown));
+		if (!grown)
+			return K3_ENOMEM;
+		p->handle = grown;
+		for (; p->n <= slot->ordinal; p->n++)
+			starpu_vector_data_register(&p->handle[p->n], -1, 0, (uint32_t)(slot->bytes / SLOT_ELEM_BYTES),
+			                            SLOT_ELEM_BYTES);
+	}
+	return K3_OK;
+}
+
+starpu_data_handle_t
+k3_store_handle(const struct k3_store *store, const struct k3_plan *plan, uint32_t datum)
+{
+	if (datum < store->model->n_persist)
+		return store->persist[datum];
+	const struct k3_slot *slot = &plan->slot[plan->data[datum].slot];
+	return find_pool(store, slot->bytes)->handle[slot->ordinal];
+}
+
+/* The handle and size of something that the host may look at. */
+static int
+look_up(struct k3_store *store, const struct k3_plan *plan, uint32_t datum, starpu_data_handle_t *handle, size_t *bytes)
+{
+	char label[128];
+
+	if (datum < store->model->n_persist) {
+		*handle = store->persist[datum];
+		*bytes = store->model->persist[datum].bytes;
+		return K3_OK;
+	}
+	const struct k3_datum *d = &plan->data[datum];
+	if (!d->keep || d->slot < 0) {
+		k3_error("tasks", "%s is not kept by its plan: its slot holds something else by now",
+		         k3_datum_label(d, label, sizeof(label)));
+		return K3_EINVAL;
+	}
+	*handle = k3_store_handle(store, plan, datum);
+	*bytes = d->bytes;
+	return K3_OK;
+}
+
+int
+k3_store_datum_read(struct k3_store *store, const struct k3_plan *plan, uint32_t datum, void *out)
+{
+	starpu_data_handle_t handle = NULL;
+	size_t bytes = 0;
+	int ret;
+
+	K3_TRY(look_up(store, plan, datum, &handle, &bytes));
+	if (bytes == 0)
+		return K3_OK;
+	if (starpu_data_acquire(handle, STARPU_R) != 0)
+		K3_TRY(K3_EINVAL);
+	memcpy(out, (const void *)starpu_vector_get_local_ptr(handle), bytes);
+	starpu_data_release(handle);
+out:
+	return ret;
+}
+
+int
+k3_store_datum_write(struct k3_store *store, const struct k3_plan *plan, uint32_t datum, const void *in)
+{
+	starpu_data_handle_t handle = NULL;
+	size_t bytes = 0;
+	int ret;
+
+	K3_TRY(look_up(store, plan, datum, &handle, &bytes));
+	if (bytes == 0)
+		return K3_OK;
+	if (starpu_data_acquire(handle, STARPU_W) != 0)
+		K3_TRY(K3_EINVAL);
+	memcpy((void *)starpu_vector_get_local_ptr(handle), in, bytes);
+	starpu_data_release(handle);
+out:
+	return ret;
+}
+
+/* Bytes of a handle in main memory, 0 before its first write. */
+static uint64_t
+held(starpu_data_handle_t handle)
+{
+	int allocated = 0, valid = 0, requested = 0;
+
+	if (!handle)
+		return 0;
+	starpu_data_query_status(handle, STARPU_MAIN_RAM, &allocated, &valid, &requested);
+	return allocated ? starpu_data_get_size(handle) : 0;
+}
+
+uint64_t
+k3_store_bytes_held(const struct k3_store *store)
+{
+	uint64_t bytes = 0;
+
+	for (size_t i = 0; i < store->model->n_persist; i++)
+		bytes += held(store->persist[i]);
+	for (size_t p = 0; p < store->n_pools; p++)
+		for (uint32_t i = 0; i < store->pool[p].n; i++)
+			bytes += held(store->pool[p].handle[i]);
+	return bytes;
+}

@@ -1,0 +1,135 @@
+/* The one loop that submits.  Access modes, names, priorities and arguments come from the plan; StarPU derives the edges from the
+ * accesses in this order.  The trap: a priority outside the scheduler's range, or arithmetic on that range, which is INT_MIN..INT_MAX
+ * for some schedulers. */
+#include "submit.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "../common/log.h"
+#include "../common/status.h"
+#include "codelets.h"
+
+/* 0 .. K3_MAX_PRIORITY into what the scheduler knows; schedulers without priorities have the range 0..0. */
+static int
+priority_for(int32_t priority, int least, int most)
+{
+	if (most <= 0)
+		return most;
+	if (most >= K3_MAX_PRIORITY)
+		return priority;
+	return least > 0 ? least : (int)((int64_t)priority * most / K3_MAX_PRIORITY);
+}
+
+static enum starpu_data_access_mode
+mode_of(uint8_t mode)
+{
+	return mode == K3_R ? STARPU_R : mode == K3_W ? STARPU_W : STARPU_RW;
+}
+
+/* The task's data; arrays of its own when it has more than StarPU's compiled limit. */
+static int
+set_data(struct starpu_task *task, const struct k3_store *store, const struct k3_plan *plan, const struct k3_task *t)
+{
+	const struct k3_access *a = &plan->access[t->first_access];
+
+	task->nbuffers = (int)t->n_access;
+	if (t->n_access > STARPU_NMAXBUFS) {
+		task->dyn_handles = malloc(t->n_access * sizeof(*task->dyn_handles));
+		task->dyn_modes = malloc(t->n_access * sizeof(*task->dyn_modes));
+		if (!task->dyn_handles || !task->dyn_modes)
+			return K3_ENOMEM;
+	}
+	for (uint32_t i = 0; i < t->n_access; i++) {
+		STARPU_TASK_SET_HANDLE(task, k3_store_handle(store, plan, a[i].datum), i);
+		STARPU_TASK_SET_MODE(task, mode_of(a[i].mode), i);
+	}
+	return K3_OK;
+}
+
+/* Arguments: the plan's own, or values that come with this submission. */
+static int
+set_args(struct starpu_task *task, const struct k3_task *t, const struct k3_host_batch *batch, const double *hyper)
+{
+	if (t->op == K3_OP_BATCH_LOAD) {
+		struct k3_batch_load_call *call = malloc(sizeof(*call));
+		if (!call)
+			return K3_ENOMEM;
+		K3_ASSERT(batch != NULL);
+		*call = (struct k3_batch_load_call){ t->args, *batch };
+		task->cl_arg = call;
+		task->cl_arg_size = sizeof(*call);
+		task->cl_arg_free = 1;
+	} else if (t->op == K3_OP_STEP_LOAD) {
+		struct k3_step_load_call *call = malloc(sizeof(*call));
+		if (!call)
+			return K3_ENOMEM;
+		K3_ASSERT(hyper != NULL);
+		memcpy(call->hyper, hyper, sizeof(call->hyper));
+		task->cl_arg = call;
+		task->cl_arg_size = sizeof(*call);
+		task->cl_arg_free = 1;
+	} else {
+		task->cl_arg = (void *)(uintptr_t)t->args;
+		task->cl_arg_size = sizeof(struct k3_args_head);
+	}
+	return K3_OK;
+}
+
+static int
+submit_one(struct k3_store *store, const struct k3_plan *plan, const struct k3_task *t, const struct k3_host_batch *batch,
+           const double *hyper, int least, int most)
+{
+	struct starpu_codelet *cl = k3_codelet(t->op);
+	int ret;
+
+	if (!cl) {
+		k3_error("tasks", "%s: this build runs one rank and has no communication", t->name);
+		return K3_ENODEV;
+	}
+	struct starpu_task *task = starpu_task_create();
+	if (!task)
+		return K3_ENOMEM;
+	task->cl = cl;
+	task->name = t->name;
+	task->priority = priority_for(t->priority, least, most);
+	task->flops = t->flops;
+	task->color = cl->color;
+	K3_TRY(set_args(task, t, batch, hyper));
+	K3_TRY(set_data(task, store, plan, t));
+	ret = starpu_task_submit(task);
+	if (ret != 0) {
+		k3_error("tasks", "%s: no worker can run it", t->name);
+		K3_TRY(K3_ENODEV);
+	}
+	return K3_OK;
+out:
+	task->destroy = 0;
+	starpu_task_destroy(task);
+	return ret;
+}
+
+int
+k3_submit_plan(struct k3_store *store, const struct k3_plan *plan, const struct k3_host_batch *batch, const double *hyper)
+{
+	struct k3_runtime *runtime = k3_store_runtime(store);
+	int least = starpu_sched_get_min_priority(), most = starpu_sched_get_max_priority();
+	int layer = INT16_MIN, ret;
+
+	K3_TRY(k3_store_prepare(store, plan));
+	for (size_t i = 0; i < plan->n_tasks; i++) {
+		const struct k3_task *t = &plan->task[i];
+		if (t->layer != layer) {
+			if (layer != INT16_MIN)
+				starpu_iteration_pop();
+			layer = t->layer;
+			starpu_iteration_push((unsigned long)(layer + 1));
+		}
+		k3_runtime_throttle(runtime);
+		K3_TRY(submit_one(store, plan, t, batch, hyper, least, most));
+	}
+out:
+	if (layer != INT16_MIN)
+		starpu_iteration_pop();
+	return ret;
+}

@@ -1,0 +1,37 @@
+# Each tests/test_*.c is one Criterion program; a test whose name holds run_ starts StarPU, here or in a program.
+# Data is read through K3_TEST_DATA, so that tests run out of tree; what they write belongs in a folder of mkdtemp.
+LDADD = tests/libfixture.la $(k3_libs) $(CRITERION_LIBS)
+
+if HAVE_CRITERION
+check_LTLIBRARIES += tests/libfixture.la
+TESTS += $(check_PROGRAMS)
+else
+check-local:
+	@echo 'make check: configure found no Criterion (>= 2.4), so there are no tests to run.' >&2
+	@echo 'Debian: apt-get install libcriterion-dev, then configure again.' >&2
+	@exit 1
+endif
+
+tests_libfixture_la_SOURCES = \
+	tests/fixture.c \
+	tests/fixture.h
+
+LOG_COMPILER = $(SHELL) $(top_srcdir)/contrib/run-crit.sh
+LOG_DRIVER = env AM_TAP_AWK='$(AWK)' $(SHELL) $(top_srcdir)/build-aux/tap-driver.sh
+AM_LOG_DRIVER_FLAGS = --merge
+
+# StarPU's calibration goes into the build tree: tests neither read nor spoil the user's.
+AM_TESTS_ENVIRONMENT = \
+	K3_TEST_DATA='$(abs_top_srcdir)/tests/data'; export K3_TEST_DATA; \
+	K3_TEST_BIN='$(abs_top_builddir)'; export K3_TEST_BIN; \
+	STARPU_HOME='$(abs_top_builddir)/starpu-home'; export STARPU_HOME; \
+	STARPU_SILENT=1; export STARPU_SILENT; \
+	STARPU_NCPU=2; export STARPU_NCPU; \
+	OPENBLAS_NUM_THREADS=1; export OPENBLAS_NUM_THREADS; \
+	$(MKDIR_P) "$$STARPU_HOME";
+
+EXTRA_DIST += tests/data
+
+clean-local:
+	rm -rf starpu-home
+	rm -f tests/*.tap tests/*.out
