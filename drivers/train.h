@@ -6,23 +6,12 @@
 #include "session.h"
 
 struct k3_train_options {
-	const char *model, *data, *eval_data, *init_from, *save, *resume;
+	const char *model, *data, *eval_data, *init_from, *save, *resume, *balance;
 	long long layers, vocab;     /* 0: as the preset says */
 	long long tokens, accumulate, steps, stop_after, eval_every, save_every, warmup, seed, tile_tokens, window;
 	double lr, decay, weight_decay, clip;
-	enum k3_balance_rule balance;
 	bool fingerprint;
 };
-
-/** Values before any option is read: model.md 7. */
-void k3_train_defaults(struct k3_train_options *options);
-
-/**
- * Reads the command line; with --resume the rest comes from run.json, and any other option that differs from it is refused with
- * both values.
- * @return K3_OK, K3_EINVAL (logged; exit status 2), K3_EINTR when --help or --version was printed
- */
-int k3_train_parse(struct k3_train_options *options, int argc, char **argv);
 
 /* What run.json holds besides the options. */
 struct k3_run_state {
@@ -32,12 +21,18 @@ struct k3_run_state {
 	uint64_t tokens;             /* consumed so far */
 };
 
-/** run.json as text, malloc'ed; NULL when memory is out. */
-char *k3_run_state_json(const struct k3_run_state *state, const struct k3_train_options *options);
-/** Reads run.json of a checkpoint folder; strings in options are malloc'ed and live to the end of the program. */
-int k3_run_state_load(struct k3_run_state *state, struct k3_train_options *options, const char *folder);
+/**
+ * Reads the command line.  With --resume the checkpoint is looked up and everything else comes from its run.json; any other option
+ * that is given and differs is refused with both values.
+ * @param folder  of the checkpoint to resume, malloc'ed; NULL without --resume
+ * @return K3_OK; K3_EINTR when --help or --version was printed; else a failure that was logged (exit status 2)
+ */
+int k3_train_parse(struct k3_train_options *options, struct k3_run_state *state, char **folder, int argc, char **argv);
 
-/** Trains; @return exit status of the program. */
-int k3_train_run(const struct k3_train_options *options);
+/** run.json as text, malloc'ed; NULL when memory is out. */
+char *k3_run_state_json(const struct k3_run_state *state, const struct k3_train_options *options, const char *starpu_version);
+
+/** Trains. @return exit status of the program: 0 ok, 1 failed, 2 wrong input */
+int k3_train_run(const struct k3_train_options *options, struct k3_run_state *state, const char *folder);
 
 #endif
