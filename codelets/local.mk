@@ -1,14 +1,43 @@
-# Kernels and codelets; the headers here are for the folder itself, the contracts are in common/op.
+# Kernels; the headers here are for the folder itself, the contracts are in common/op.
 libk3_la_SOURCES += \
+	codelets/attnres/mix_norm_cpu.c \
+	codelets/embed/embed_cpu.c \
+	codelets/glu/glu_cpu.c \
+	codelets/glu/situ.h \
+	codelets/io/load_cpu.c \
 	codelets/kda/exp_neg.h \
 	codelets/kda/flush.h \
 	codelets/kda/kda_chunk.h \
+	codelets/kda/kda_chunk_bwd_cpu.c \
 	codelets/kda/kda_chunk_cpu.c \
+	codelets/kda/kda_conv_cpu.c \
+	codelets/kda/kda_gate_cpu.c \
 	codelets/kda/kda_lanes.h \
 	codelets/kda/kda_lanes_avx2_cpu.c \
 	codelets/kda/kda_lanes_avx512_cpu.c \
 	codelets/kda/kda_lanes_body.h \
 	codelets/kda/kda_lanes_cpu.c \
+	codelets/kda/kda_out_cpu.c \
+	codelets/kda/kda_proj_cpu.c \
+	codelets/kda/kda_recurrent_cpu.c \
 	codelets/kda/kda_tile.h \
 	codelets/linalg/linear.h \
-	codelets/linalg/linear_cpu.c
+	codelets/linalg/linear_cpu.c \
+	codelets/loss/lm_head_cpu.c \
+	codelets/loss/loss_sum_cpu.c \
+	codelets/mla/mla_attn_cpu.c \
+	codelets/mla/mla_expand_cpu.c \
+	codelets/mla/mla_out_cpu.c \
+	codelets/mla/mla_proj_cpu.c \
+	codelets/moe/expert_cpu.c \
+	codelets/moe/moe_combine_cpu.c \
+	codelets/moe/moe_count_cpu.c \
+	codelets/moe/moe_dispatch_cpu.c \
+	codelets/moe/moe_route_cpu.c \
+	codelets/norm/rms.h \
+	codelets/optim/adamw_cpu.c \
+	codelets/optim/clip_factor_cpu.c \
+	codelets/optim/grad_norm_cpu.c \
+	codelets/optim/hash_cpu.c \
+	codelets/optim/param_init_cpu.c \
+	codelets/optim/router_bias_cpu.c

@@ -1,6 +1,7 @@
 /* Model configuration: presets, Hugging Face config.json, checks.
  *
- * Symbols and values: model.md 1.1.  Layer indices are 0-based here; config.json's lists are 1-based.
+ * Symbols and values: model.md 1.1.  Layer indices are 0-based here, 1-based in
+ * config.json's lists.
  */
 #ifndef K3_CONFIG_H
 #define K3_CONFIG_H
@@ -22,8 +23,8 @@ struct k3_vision_config {
 	uint32_t table_h, table_w; /* Ph, Pw */
 	uint32_t max_frames;   /* init_pos_emb_time */
 	uint32_t merge_h, merge_w;
-	double norm_eps;       /* norm0, norm1, final_layernorm */
-	double projector_eps;  /* post_norm */
+	double norm_eps;       /* norm0, norm1, final_layernorm; vt_norm_eps, default 1e-5 */
+	double projector_eps;  /* post_norm; default 1e-5 */
 };
 
 struct k3_config {
@@ -49,16 +50,16 @@ struct k3_config {
 	double route_scale;        /* routed_scaling_factor */
 	double situ_beta1, situ_beta2;
 	double norm_eps;           /* rms_norm_eps: every text norm but MLA's latent ones */
-	double mla_norm_eps;       /* q_a_layernorm, kv_a_layernorm; not in config.json, default 1e-6 */
-	double l2_eps;             /* KDA's q and k, default 1e-6 */
-	double router_sum_eps;     /* default 1e-20 */
+	double mla_norm_eps;       /* q_a_layernorm, kv_a_layernorm; mla_latent_norm_eps, 1e-6 */
+	double l2_eps;             /* KDA's q and k; qk_l2norm_eps, default 1e-6 */
+	double router_sum_eps;     /* router_sum_eps, default 1e-20 */
 	uint32_t bos, eos, pad, placeholder; /* token ids */
 	struct k3_vision_config vision;
 };
 
 /**
- * Fills config with a preset: small tiny debug debug17 debug24 mini Kimi-K3 (model.md 1.1; tiny has the
- * sizes of the golden case text_tiny with vocabulary 320 and no vision tower).
+ * Fills config with a preset: small tiny debug debug17 debug24 mini Kimi-K3 (model.md 1.1; tiny has
+ * the sizes of the golden case text_tiny with vocabulary 320 and no vision tower).
  * @return K3_OK, or K3_ENOENT (logged with the list of presets).
  */
 int k3_config_preset(struct k3_config *config, const char *name);
@@ -69,12 +70,13 @@ const char *const *k3_config_presets(void);
 /**
  * Reads a Hugging Face config.json text (text part nested in "text_config" or flat).
  * @param origin  shown in messages, e.g. the path
- * @return K3_OK, K3_EFORMAT or K3_EINVAL; every fault is logged with field, value and what is allowed.
- * Unknown keys are ignored with one info line.
+ * @return K3_OK, K3_EFORMAT or K3_EINVAL, logged with field, value and what is allowed; config is
+ * unchanged then. Unknown keys are ignored with one info line. The eps that the layout has no place
+ * for are read from keys of our own, named above, and have defaults.
  */
 int k3_config_parse(struct k3_config *config, const char *json, size_t bytes, const char *origin);
 
-/** Preset name, config.json file, or folder that holds one. */
+/** Preset name, config.json file, or folder that holds one; a preset's name wins over a file. */
 int k3_config_load(struct k3_config *config, const char *preset_or_path);
 
 /** Keeps the first n layers of the schedule (1 <= n <= layers). */
@@ -83,10 +85,10 @@ int k3_config_set_layers(struct k3_config *config, long long n);
 /** Replaces the vocabulary (>= 5); the special ids move to V-4 (bos), V-3 (eos), V-2, V-1 (pad). */
 int k3_config_set_vocab(struct k3_config *config, long long vocab);
 
-/** Checks every constraint of model.md and architecture.md 6.5; logs the first offender. Changes nothing. */
+/** Checks every constraint of the model; logs the first offender. Changes nothing. */
 int k3_config_check(const struct k3_config *config);
 
-/** config.json text of the configuration (Hugging Face layout), malloc'ed; NULL when memory is out. */
+/** config.json text (Hugging Face layout), malloc'ed; NULL when memory is out. */
 char *k3_config_json(const struct k3_config *config);
 
 #endif

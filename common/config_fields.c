@@ -114,7 +114,7 @@ is_allowed(enum k3i_field_kind kind, double value)
 	case K3I_POSITIVE:
 		return value >= (double)FLT_MIN && value <= (double)FLT_MAX;
 	case K3I_DECAY:
-		/* -1e-60 is 0 as a float: a bound that bounds nothing and a gate without gradient */
+		/* -1e-60 is 0 as a float: a gate that never decays and has no gradient */
 		return value >= -5.0 && value <= -(double)FLT_MIN;
 	}
 	return false;

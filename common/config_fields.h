@@ -1,5 +1,5 @@
-/* The numbers of a configuration that config.json holds one by one, as a table: reading, writing and
- * checking are loops over it, so that a field can't be read and then forgotten by the check.
+/* The numbers of a configuration that config.json holds one by one, as a table: reading, writing
+ * and checking are loops over it, so that a field can't be read and then forgotten by the check.
  * Internal to the config_*.c files.
  */
 #ifndef K3_CONFIG_FIELDS_H
@@ -38,11 +38,14 @@ void k3i_field_set(const struct k3i_field *field, struct k3_config *config, doub
 /** K3_OK or K3_EINVAL, logged with origin, key, value and what is allowed. */
 int k3i_field_check(const struct k3i_field *field, const char *origin, double value);
 
+/** Four special ids and one other token. */
+enum { K3I_MIN_VOCAB = 5 };
+
 /** The four special token ids, in the order bos, eos, pad, placeholder. */
 enum { K3I_N_IDS = 4 };
 extern const char *const k3i_id_keys[K3I_N_IDS];
 uint32_t *k3i_id(struct k3_config *config, int which);
-/** Sets the ids of a vocabulary without ids of its own: V-4 V-3 V-1 V-2; vocab >= 5. */
+/** Sets the ids of a vocabulary without ids of its own: V-4 V-3 V-1 V-2; vocab >= K3I_MIN_VOCAB. */
 void k3i_ids_default(struct k3_config *config);
 
 #endif

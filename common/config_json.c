@@ -1,254 +1,176 @@
-/* config.json in the layout of the released model: text part nested in text_config or flat, linear_attn_config inside it,
- * vision_config beside it.  The trap: the layer lists are 1-based, and each layer must stand in exactly one of them. */
+/* Reads config.json in the layout of the released model: the text part nested in text_config or
+ * flat, linear_attn_config inside it, vision_config beside it.
+ *
+ * Every key that is understood is taken out of its section, so what is left at the end is what was
+ * ignored.  The trap: layer lists count from 1, and each layer must stand in exactly one of them.
+ * A key whose value is null counts as absent, as the writers of these files mean it.
+ */
+#include "config.h"
+
 #include <jansson.h>
-#include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "config_fields.h"
+#include "config_layers.h"
+#include "config_source.h"
 #include "log.h"
 #include "status.h"
 
-struct source {
-	json_t *part[3]; /* text, linear attention, vision (may be NULL) */
-	json_t *root;
-	const char *origin;
-};
-
 static int
-read_field(const struct source *s, const struct k3i_field *f, struct k3_config *c)
+field_read(const struct k3i_source *s, const struct k3i_field *field, struct k3_config *config)
 {
-	json_t *v = json_object_get(s->part[f->section], f->key);
-	double value;
+	json_t *value = k3i_take(s->section[field->section], field->key);
+	double number = value ? json_number_value(value) : field->fallback;
+	bool absent = !value && field->fallback > 0.0;
+	int ret = K3_OK;
 
-	if (!v && !(f->fallback > 0)) {
-		k3_error("common", "%s: %s%s is missing; it must be %s", s->origin, k3i_section_prefix(f->section), f->key,
-		         k3i_field_allowed(f));
-		return K3_EFORMAT;
-	}
-	value = v ? json_number_value(v) : f->fallback;
-	if (v && (!json_is_number(v) || (k3i_field_is_integer(f) && value != floor(value)))) {
-		char *text = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT);
-		k3_error("common", "%s: %s%s is %.60s; it must be %s", s->origin, k3i_section_prefix(f->section), f->key,
-		         text ? text : "?", k3i_field_allowed(f));
-		free(text);
-		return K3_EINVAL;
-	}
-	if (k3i_field_check(f, s->origin, value) != K3_OK)
-		return K3_EINVAL;
-	k3i_field_set(f, c, value);
-	return K3_OK;
-}
-
-/* Features of the layout that this project does not have, by the one value that it does. */
-static int
-check_features(const struct source *s, const struct k3_config *c)
-{
-	static const struct {
-		int part;
-		const char *key;
-		int want;
-	} flag[] = {
-		{ 0, "tie_word_embeddings", 0 }, { 0, "moe_renormalize", 1 }, { 0, "latent_moe_use_norm", 1 }, { 0, "mla_use_nope", 1 },
-		{ 0, "mla_use_output_gate", 1 }, { 1, "use_full_rank_gate", 1 },
-	};
-	const struct {
-		int part;
-		const char *key;
-		long long want;
-	} number[] = {
-		{ 0, "num_key_value_heads", c->heads }, { 0, "num_expert_group", 1 }, { 0, "topk_group", 1 },
-		{ 0, "num_nextn_predict_layers", 0 }, { 1, "num_v_heads", c->kda_heads }, { 1, "num_value_heads", c->kda_heads },
-		{ 1, "v_head_dim", c->kda_dim }, { 1, "head_v_dim", c->kda_dim },
-	};
-
-	for (size_t i = 0; i < sizeof(flag) / sizeof(flag[0]); i++) {
-		json_t *v = json_object_get(s->part[flag[i].part], flag[i].key);
-		if (v && (!json_is_boolean(v) || json_is_true(v) != flag[i].want)) {
-			k3_error("common", "%s: %s is %s; only %s is supported", s->origin, flag[i].key,
-			         json_is_true(v) ? "true" : json_is_false(v) ? "false" : "not a boolean", flag[i].want ? "true" : "false");
-			return K3_EINVAL;
-		}
-	}
-	for (size_t i = 0; i < sizeof(number) / sizeof(number[0]); i++) {
-		json_t *v = json_object_get(s->part[number[i].part], number[i].key);
-		if (v && !json_is_null(v) && (!json_is_integer(v) || json_integer_value(v) != number[i].want)) {
-			k3_error("common", "%s: %s is %lld; only %lld is supported", s->origin, number[i].key,
-			         (long long)json_number_value(v), number[i].want);
-			return K3_EINVAL;
-		}
-	}
-	return K3_OK;
-}
-
-/* Marks the layers of one list; kind[l] becomes `value`. */
-static int
-read_list(const struct source *s, const char *key, const struct k3_config *c, signed char *kind, signed char value)
-{
-	json_t *list = json_object_get(s->part[K3I_LINEAR], key), *item;
-	size_t i;
-
-	if (!json_is_array(list)) {
-		k3_error("common", "%s: linear_attn_config.%s must be a list of layer numbers from 1", s->origin, key);
-		return K3_EFORMAT;
-	}
-	json_array_foreach(list, i, item) {
-		long long l = json_is_integer(item) ? json_integer_value(item) : -1;
-		if (l < 1 || l > c->layers) {
-			k3_error("common", "%s: linear_attn_config.%s[%zu] is %lld; it must be a layer number from 1 to %u", s->origin, key,
-			         i, json_is_integer(item) ? (long long)json_integer_value(item) : -1LL, c->layers);
-			return K3_EINVAL;
-		}
-		if (kind[l - 1] >= 0) {
-			k3_error("common", "%s: layer %lld stands twice in full_attn_layers and kda_layers (again in %s[%zu])", s->origin, l,
-			         key, i);
-			return K3_EINVAL;
-		}
-		kind[l - 1] = value;
-	}
-	return K3_OK;
+	bool typed = k3i_field_is_integer(field) ? json_is_integer(value) : json_is_number(value);
+	if (!absent && !typed)
+		K3_TRY(k3i_refuse(s, field->section, field->key, value, k3i_field_allowed(field)));
+	K3_TRY(k3i_field_check(field, s->origin, number));
+	k3i_field_set(field, config, number);
+out:
+	json_decref(value);
+	return ret;
 }
 
 static int
-read_layers(const struct source *s, struct k3_config *c)
+fields_read(const struct k3i_source *s, struct k3_config *config)
 {
-	signed char kind[K3_MAX_LAYERS];
-	int ret;
+	int ret = K3_OK;
 
-	if (c->layers > K3_MAX_LAYERS) {
-		k3_error("common", "%s: num_hidden_layers is %u; it must be at most %d", s->origin, c->layers, K3_MAX_LAYERS);
-		return K3_EINVAL;
-	}
-	memset(kind, -1, sizeof(kind));
-	K3_TRY(read_list(s, "full_attn_layers", c, kind, 1));
-	K3_TRY(read_list(s, "kda_layers", c, kind, 0));
-	for (uint32_t l = 0; l < c->layers; l++) {
-		if (kind[l] < 0) {
-			k3_error("common", "%s: layer %u of %u stands neither in full_attn_layers nor in kda_layers", s->origin, l + 1,
-			         c->layers);
-			return K3_EINVAL;
-		}
-		c->is_mla[l] = kind[l] == 1;
-	}
+	for (size_t i = 0; i < k3i_n_fields; i++)
+		if (s->section[k3i_fields[i].section])
+			K3_TRY(field_read(s, &k3i_fields[i], config));
 out:
 	return ret;
 }
 
-/* Special ids, from the top or from the text part; the pair of the merge kernel. */
 static int
-read_rest(const struct source *s, struct k3_config *c)
+list_read(const struct k3i_source *s, const char *key, enum k3i_layer_list which,
+          struct k3i_layers *layers)
 {
-	k3i_ids_default(c);
+	static const char allowed[] = "a list of layer numbers, the first is 1";
+	json_t *list = k3i_take(s->section[K3I_LINEAR], key), *item;
+	size_t i;
+	int ret = K3_OK;
+
+	if (!json_is_array(list))
+		K3_TRY(k3i_refuse(s, K3I_LINEAR, key, list, allowed));
+	json_array_foreach(list, i, item) {
+		if (!json_is_integer(item))
+			K3_TRY(k3i_refuse(s, K3I_LINEAR, key, list, allowed));
+		k3i_layers_add(layers, which, json_integer_value(item));
+	}
+out:
+	json_decref(list);
+	return ret;
+}
+
+static int
+layers_read(const struct k3i_source *s, struct k3_config *config)
+{
+	struct k3i_layers layers;
+	int ret;
+
+	K3_TRY(k3i_layers_init(&layers, config->layers, s->origin));
+	K3_TRY(list_read(s, "full_attn_layers", K3I_FULL_LIST, &layers));
+	K3_TRY(list_read(s, "kda_layers", K3I_KDA_LIST, &layers));
+	K3_TRY(k3i_layers_check(&layers));
+	for (uint32_t l = 0; l < config->layers; l++)
+		config->is_mla[l] = layers.count[K3I_FULL_LIST][l] == 1;
+out:
+	return ret;
+}
+
+/* Special ids stand at the top, in the text part or in both; the top decides. */
+static int
+ids_read(const struct k3i_source *s, struct k3_config *config)
+{
+	int ret = K3_OK;
+
+	if (config->vocab < K3I_MIN_VOCAB)
+		return K3_OK; /* k3_config_check refuses it */
+	k3i_ids_default(config);
 	for (int i = 0; i < K3I_N_IDS; i++) {
-		json_t *v = json_object_get(s->root, k3i_id_keys[i]);
-		if (!v || json_is_null(v))
-			v = json_object_get(s->part[K3I_TEXT], k3i_id_keys[i]);
-		if (!v || json_is_null(v))
-			continue;
-		if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) >= c->vocab) {
-			k3_error("common", "%s: %s is %lld; it must be an id from 0 to %u", s->origin, k3i_id_keys[i],
-			         json_is_integer(v) ? (long long)json_integer_value(v) : -1LL, c->vocab - 1);
-			return K3_EINVAL;
-		}
-		*k3i_id(c, i) = (uint32_t)json_integer_value(v);
+		json_t *text = k3i_take(s->section[K3I_TEXT], k3i_id_keys[i]);
+		json_t *top = k3i_take(s->section[K3I_TOP], k3i_id_keys[i]);
+		json_t *value = top ? top : text;
+		char allowed[64];
+
+		snprintf(allowed, sizeof(allowed), "a token id from 0 to %u", config->vocab - 1);
+		if (top && text && !json_equal(top, text))
+			k3_warn("common", "%s: %s differs inside and outside text_config; "
+			        "the outer one holds", s->origin, k3i_id_keys[i]);
+		if (value && (!json_is_integer(value) || json_integer_value(value) < 0 ||
+		              json_integer_value(value) >= (json_int_t)config->vocab))
+			ret = k3i_refuse(s, K3I_TOP, k3i_id_keys[i], value, allowed);
+		else if (value)
+			*k3i_id(config, i) = (uint32_t)json_integer_value(value);
+		json_decref(text);
+		json_decref(top);
+		if (ret != K3_OK)
+			break;
 	}
-	if (!c->vision.present)
-		return K3_OK;
-	json_t *merge = json_object_get(s->part[K3I_VISION], "merge_kernel_size");
-	json_t *h = json_array_get(merge, 0), *w = json_array_get(merge, 1);
-	if (json_array_size(merge) != 2 || !json_is_integer(h) || !json_is_integer(w) || json_integer_value(h) != 2 ||
-	    json_integer_value(w) != 2) {
-		k3_error("common", "%s: vision_config.merge_kernel_size must be [2, 2]", s->origin);
-		return K3_EINVAL;
-	}
-	c->vision.merge_h = c->vision.merge_w = 2;
-	return K3_OK;
+	return ret;
+}
+
+static int
+merge_read(const struct k3i_source *s, struct k3_config *config)
+{
+	json_t *merge = k3i_take(s->section[K3I_VISION], "merge_kernel_size");
+	json_int_t side[2] = { 0, 0 };
+	int ret = K3_OK;
+
+	for (size_t i = 0; i < 2; i++)
+		if (json_array_size(merge) == 2 && json_is_integer(json_array_get(merge, i)))
+			side[i] = json_integer_value(json_array_get(merge, i));
+	if (side[0] < 1 || side[1] < 1 || side[0] > INT32_MAX || side[1] > INT32_MAX)
+		K3_TRY(k3i_refuse(s, K3I_VISION, "merge_kernel_size", merge,
+		                  "a list of two integers from 1"));
+	config->vision.merge_h = (uint32_t)side[0];
+	config->vision.merge_w = (uint32_t)side[1];
+out:
+	json_decref(merge);
+	return ret;
 }
 
 int
 k3_config_parse(struct k3_config *config, const char *json, size_t bytes, const char *origin)
 {
-	struct source s = { .origin = origin };
+	struct k3i_source s = { .origin = origin };
+	struct k3_config parsed;
 	json_error_t error;
+	json_t *root = json_loadb(json, bytes, JSON_REJECT_DUPLICATES, &error);
 	int ret = K3_OK;
 
-	memset(config, 0, sizeof(*config));
-	snprintf(config->name, sizeof(config->name), "%.63s", origin);
-	s.root = json_loadb(json, bytes, JSON_REJECT_DUPLICATES, &error);
-	if (!json_is_object(s.root)) {
-		k3_error("common", "%s: no JSON object: %s at line %d", origin, s.root ? "another value" : error.text, error.line);
+	memset(&parsed, 0, sizeof(parsed));
+	snprintf(parsed.name, sizeof(parsed.name), "%s",
+	         origin + (strlen(origin) < sizeof(parsed.name)
+	                           ? 0
+	                           : strlen(origin) - sizeof(parsed.name) + 1));
+	if (!json_is_object(root)) {
+		if (root)
+			k3_error("common", "%s: the text is not a JSON object", origin);
+		else
+			k3_error("common", "%s: line %d: %s", origin, error.line, error.text);
 		K3_TRY(K3_EFORMAT);
 	}
-	json_t *nested = json_object_get(s.root, "text_config");
-	s.part[K3I_TEXT] = nested ? nested : s.root;
-	s.part[K3I_LINEAR] = json_object_get(s.part[K3I_TEXT], "linear_attn_config");
-	s.part[K3I_VISION] = json_object_get(s.root, "vision_config");
-	if (!json_is_object(s.part[K3I_TEXT]) || !json_is_object(s.part[K3I_LINEAR])) {
-		k3_error("common", "%s: %s must be an object", origin,
-		         json_is_object(s.part[K3I_TEXT]) ? "linear_attn_config" : "text_config");
-		K3_TRY(K3_EFORMAT);
-	}
-	config->vision.present = json_is_object(s.part[K3I_VISION]);
-	for (size_t i = 0; i < k3i_n_fields; i++)
-		if (k3i_fields[i].section != K3I_VISION || config->vision.present)
-			K3_TRY(read_field(&s, &k3i_fields[i], config));
-	K3_TRY(check_features(&s, config));
-	K3_TRY(read_layers(&s, config));
-	K3_TRY(read_rest(&s, config));
-	K3_TRY(k3_config_check(config));
+	K3_TRY(k3i_sections_take(&s, root));
+	parsed.vision.present = s.section[K3I_VISION] != NULL;
+	K3_TRY(fields_read(&s, &parsed));
+	K3_TRY(k3i_features_check(&s));
+	K3_TRY(k3i_repeats_check(&s, &parsed));
+	K3_TRY(layers_read(&s, &parsed));
+	K3_TRY(ids_read(&s, &parsed));
+	if (parsed.vision.present)
+		K3_TRY(merge_read(&s, &parsed));
+	K3_TRY(k3_config_check(&parsed));
+	k3i_rest_report(&s);
+	*config = parsed;
 out:
-	json_decref(s.root);
-	return ret;
-}
-
-static json_t *
-layer_list(const struct k3_config *c, bool mla)
-{
-	json_t *list = json_array();
-
-	for (uint32_t l = 0; l < c->layers; l++)
-		if (c->is_mla[l] == mla)
-			json_array_append_new(list, json_integer(l + 1));
-	return list;
-}
-
-char *
-k3_config_json(const struct k3_config *config)
-{
-	json_t *part[3] = { json_object(), json_object(), config->vision.present ? json_object() : NULL }, *root = json_object();
-	char *text = NULL;
-
-	for (size_t i = 0; i < k3i_n_fields; i++) {
-		const struct k3i_field *f = &k3i_fields[i];
-		double value = k3i_field_get(f, config);
-		if (part[f->section])
-			json_object_set_new(part[f->section], f->key,
-			                    k3i_field_is_integer(f) ? json_integer((json_int_t)value) : json_real(value));
-	}
-	json_object_set_new(part[0], "model_type", json_string("kimi_linear"));
-	json_object_set_new(part[0], "num_key_value_heads", json_integer(config->heads));
-	json_object_set_new(part[0], "mla_use_nope", json_true());
-	json_object_set_new(part[0], "mla_use_output_gate", json_true());
-	json_object_set_new(part[0], "moe_renormalize", json_true());
-	json_object_set_new(part[0], "latent_moe_use_norm", json_true());
-	json_object_set_new(part[0], "tie_word_embeddings", json_false());
-	json_object_set_new(part[1], "use_full_rank_gate", json_true());
-	json_object_set_new(part[1], "full_attn_layers", layer_list(config, true));
-	json_object_set_new(part[1], "kda_layers", layer_list(config, false));
-	if (part[2]) {
-		json_object_set_new(part[2], "merge_kernel_size", json_pack("[ii]", 2, 2));
-		json_object_set_new(part[2], "mm_hidden_size", json_integer(config->vision.width));
-		json_object_set_new(part[2], "text_hidden_size", json_integer(config->width));
-	}
-	json_object_set_new(root, "model_type", json_string("kimi_k3"));
-	for (int i = 0; i < K3I_N_IDS; i++)
-		json_object_set_new(root, k3i_id_keys[i], json_integer(*k3i_id((struct k3_config *)(uintptr_t)config, i)));
-	json_object_set_new(part[0], "linear_attn_config", part[1]);
-	json_object_set_new(root, "text_config", part[0]);
-	if (part[2])
-		json_object_set_new(root, "vision_config", part[2]);
-	text = json_dumps(root, JSON_INDENT(1) | JSON_REAL_PRECISION(17));
+	k3i_sections_release(&s);
 	json_decref(root);
-	return text;
+	return ret;
 }

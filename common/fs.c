@@ -1,8 +1,12 @@
+/* Small files and folders.
+ *
+ * The trap is in the removal: what lies behind a symbolic link is somebody else's, and a path that
+ * ends in "." or ".." names more than the caller made.
+ */
 #include "fs.h"
 
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,36 +27,25 @@ fail(const char *what, const char *path)
 int
 k3_fs_read(const char *path, size_t most_bytes, char **text, size_t *bytes)
 {
-	FILE *f = fopen(path, "rb");
-	struct stat st;
-	int ret = K3_OK;
+	struct k3i_map map;
+	int ret;
 
 	*text = NULL;
 	*bytes = 0;
-	if (!f || fstat(fileno(f), &st) != 0)
-		K3_TRY(fail("open", path));
-	if (!S_ISREG(st.st_mode)) {
-		k3_error("common", "%s is not a regular file", path);
-		K3_TRY(K3_EIO);
-	}
-	if ((size_t)st.st_size > most_bytes) {
-		k3_error("common", "%s has %lld bytes: at most %zu are read", path, (long long)st.st_size, most_bytes);
+	K3_TRY(k3i_map_open(&map, path));
+	if (map.bytes > most_bytes) {
+		k3_error("common", "%s has %zu bytes; at most %zu are read", path, map.bytes,
+		         most_bytes);
 		K3_TRY(K3_ELIMIT);
 	}
-	*text = malloc((size_t)st.st_size + 1);
-	if (!*text)
-		K3_TRY(K3_ENOMEM);
-	*bytes = fread(*text, 1, (size_t)st.st_size, f);
-	(*text)[*bytes] = 0;
-	if (ferror(f))
-		K3_TRY(fail("read", path));
+	*text = malloc(map.bytes + 1);
+	K3_TRY(*text ? K3_OK : K3_ENOMEM);
+	if (map.bytes > 0)
+		memcpy(*text, map.data, map.bytes);
+	(*text)[map.bytes] = 0;
+	*bytes = map.bytes;
 out:
-	if (f)
-		fclose(f);
-	if (ret != K3_OK) {
-		free(*text);
-		*text = NULL;
-	}
+	k3i_map_close(&map);
 	return ret;
 }
 
@@ -120,8 +113,8 @@ k3_fs_mkdirs(const char *path)
 	return ret;
 }
 
-int
-k3_fs_remove_tree(const char *path)
+static int
+tree_remove(const char *path)
 {
 	struct stat st;
 	DIR *d;
@@ -138,11 +131,24 @@ k3_fs_remove_tree(const char *path)
 		if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0)
 			continue;
 		char *below = k3i_path_join(path, e->d_name);
-		ret = below ? k3_fs_remove_tree(below) : K3_ENOMEM;
+		ret = below ? tree_remove(below) : K3_ENOMEM;
 		free(below);
 	}
 	closedir(d);
 	if (ret == K3_OK && rmdir(path) != 0)
 		ret = fail("remove folder", path);
 	return ret;
+}
+
+int
+k3_fs_remove_tree(const char *path)
+{
+	const char *last = strrchr(path, '/');
+
+	last = last ? last + 1 : path;
+	if (!*last || strcmp(last, ".") == 0 || strcmp(last, "..") == 0) {
+		k3_error("common", "\"%s\" is not removed; its last part must be a name", path);
+		return K3_EINVAL;
+	}
+	return tree_remove(path);
 }

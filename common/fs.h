@@ -1,4 +1,5 @@
-/* Small files and folders. Every failure is logged with path and reason; K3_EIO unless said otherwise. */
+/* Small files and folders. Every failure is logged with path and reason; it is K3_EIO unless said
+ * otherwise. */
 #ifndef K3_FS_H
 #define K3_FS_H
 #include <stddef.h>
@@ -11,7 +12,10 @@ int k3_fs_write_atomic(const char *path, const void *data, size_t bytes);
 int k3_fs_mkdirs(const char *path);
 /** Makes names in a folder durable. */
 int k3_fs_sync_folder(const char *path);
-/** Removes a file, or a folder with all that is in it; absent is fine. Symbolic links are removed, not followed. */
+/**
+ * Removes a file, or a folder with all that is in it; absent is fine. Symbolic links are
+ * removed, not followed. A path that ends in "/", "." or ".." is refused with K3_EINVAL.
+ */
 int k3_fs_remove_tree(const char *path);
 
 #endif

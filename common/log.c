@@ -80,8 +80,9 @@ environment_read(void)
 		size_t bytes = strcspn(item, ",");
 		if (!item_apply(item, bytes, explicit_area)) {
 			char line[256];
-			int n = snprintf(line, sizeof(line), "%s: warning: K3_LOG holds \"%.*s\"; write "
-			                 "LEVEL or AREA:LEVEL with error, warn, info or debug\n",
+			int n = snprintf(line, sizeof(line),
+			                 "%s: warning: K3_LOG holds \"%.*s\"; write LEVEL or "
+			                 "AREA:LEVEL; levels are error warn info debug\n",
 			                 program_name, (int)(bytes > 100 ? 100 : bytes), item);
 			write_line(line, (size_t)n < sizeof(line) ? (size_t)n : sizeof(line) - 1);
 		}

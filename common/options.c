@@ -1,5 +1,7 @@
-/* The parser.  The trap: strtod takes "nan", "inf" and hexadecimal, strtoll stops at the first letter; both are refused unless the
- * whole word is a plain number in range. */
+/* The parser.  The trap: strtod takes "nan", "inf" and hexadecimal and strtoll stops at the first
+ * letter, so a word counts as a number only when all of it is a plain one in range.  A word that
+ * begins with two dashes is no value: "--save --resume" is a forgotten folder; "--save=--resume" is
+ * not. */
 #include "options.h"
 
 #include <errno.h>
@@ -16,16 +18,18 @@
 #endif
 
 static void
-print_help(const char *program, const char *synopsis, const char *about, const struct k3_option *options, size_t n)
+print_help(const char *program, const char *synopsis, const char *about,
+           const struct k3_option *options, size_t n)
 {
 	printf("usage: %s %s\n\n%s\n\noptions:\n", program, synopsis, about);
 	for (size_t i = 0; i < n; i++) {
 		char left[64];
-		snprintf(left, sizeof(left), "--%s%s%s", options[i].name, options[i].value ? " " : "",
-		         options[i].value ? options[i].value : "");
+		snprintf(left, sizeof(left), "--%s%s%s", options[i].name,
+		         options[i].value ? " " : "", options[i].value ? options[i].value : "");
 		printf("  %-28s %s\n", left, options[i].help);
 	}
-	printf("  %-28s %s\n  %-28s %s\n", "--help", "prints this text", "--version", "prints the version");
+	printf("  %-28s %s\n", "--help", "prints this text");
+	printf("  %-28s %s\n", "--version", "prints the version");
 	printf("\nexit status: 0 ok, 1 failed, 2 wrong usage or input\n");
 }
 
@@ -33,7 +37,8 @@ static struct k3_option *
 find(struct k3_option *options, size_t n, const char *word, size_t length)
 {
 	for (size_t i = 0; i < n; i++)
-		if (strlen(options[i].name) == length && strncmp(options[i].name, word, length) == 0)
+		if (strlen(options[i].name) == length &&
+		    strncmp(options[i].name, word, length) == 0)
 			return &options[i];
 	return NULL;
 }
@@ -88,7 +93,9 @@ set_tile(const struct k3_option *o, const char *value)
 	as_int.hi = 1 << 30;
 	if (set_int(&as_int, value) != K3_OK)
 		return K3_EINVAL;
-	return *(long long *)o->target % 64 == 0 ? K3_OK : refuse(o, value, "a multiple of 64, or all");
+	if (*(long long *)o->target % 64 != 0)
+		return refuse(o, value, "a multiple of 64, or all");
+	return K3_OK;
 }
 
 static int
@@ -138,16 +145,16 @@ take(struct k3_option *options, size_t n, int argc, char **argv, int *i)
 	}
 	if (equal)
 		return set(o, equal + 1);
-	if (*i + 1 >= argc) {
-		k3_error("drivers", "--%s needs a value: %s", o->name, o->value);
+	if (*i + 1 >= argc || strncmp(argv[*i + 1], "--", 2) == 0) {
+		k3_error("drivers", "--%s needs a value: --%s %s", o->name, o->name, o->value);
 		return K3_EINVAL;
 	}
 	return set(o, argv[++*i]);
 }
 
 int
-k3_options_parse(const char *program, const char *synopsis, const char *about, struct k3_option *options, size_t n_options,
-                 int argc, char **argv, int *first)
+k3_options_parse(const char *program, const char *synopsis, const char *about,
+                 struct k3_option *options, size_t n_options, int argc, char **argv, int *first)
 {
 	char **rest = calloc((size_t)argc + 1, sizeof(*rest));
 	int n_rest = 0, ret = rest ? K3_OK : K3_ENOMEM;
@@ -156,7 +163,8 @@ k3_options_parse(const char *program, const char *synopsis, const char *about, s
 	for (int i = 1; ret == K3_OK && i < argc; i++) {
 		if (only_words || strncmp(argv[i], "--", 2) != 0) {
 			if (!only_words && argv[i][0] == '-' && argv[i][1]) {
-				k3_error("drivers", "unknown option %s; --help lists them", argv[i]);
+				k3_error("drivers", "unknown option %s; --help lists them",
+				         argv[i]);
 				ret = K3_EINVAL;
 			}
 			rest[n_rest++] = argv[i];

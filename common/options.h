@@ -23,15 +23,18 @@ struct k3_option {
 };
 
 /**
- * Reads --name VALUE and --name=VALUE; other words are positional and are moved behind the options in argv.
+ * Reads --name VALUE and --name=VALUE; other words are positional and are moved
+ * behind the options in argv.
  * Faults are logged in one line with option, value and what is allowed.
  * @param synopsis  what follows the program's name in the usage line
  * @param about     a sentence or more for --help
  * @param first     index in argv of the first positional word; argc when there is none
- * @return K3_OK; K3_EINVAL (the program exits with 2); K3_EINTR when --help or --version was printed (it exits with 0)
+ * @return K3_OK; K3_EINVAL (the program exits with 2); K3_EINTR when --help or --version was
+ * printed (it exits with 0)
  */
-int k3_options_parse(const char *program, const char *synopsis, const char *about, struct k3_option *options, size_t n_options,
-                     int argc, char **argv, int *first);
+int k3_options_parse(const char *program, const char *synopsis, const char *about,
+                     struct k3_option *options, size_t n_options, int argc, char **argv,
+                     int *first);
 
 /** Was the option given? Unknown names are a bug. */
 bool k3_option_given(const struct k3_option *options, size_t n_options, const char *name);

@@ -1,5 +1,31 @@
-# The programs.  Each is one line in bin_PROGRAMS and two of its own:
-#   k3_name_SOURCES = drivers/k3_name.c $(drivers_shared)
-#   k3_name_LDADD = $(k3_libs)
-# drivers_shared are the files that all of them use; they are compiled once.
-drivers_shared =
+# The programs; what they share and what tests call is in one convenience library.
+noinst_LTLIBRARIES += drivers/libdrivers.la
+drivers_libdrivers_la_SOURCES = \
+	drivers/data_tool.c \
+	drivers/data_tool.h \
+	drivers/eval.c \
+	drivers/eval.h \
+	drivers/session.c \
+	drivers/session.h \
+	drivers/train.h \
+	drivers/train_options.c \
+	drivers/train_run.c \
+	drivers/verify.h \
+	drivers/verify_common.c \
+	drivers/verify_model.c \
+	drivers/verify_ops.c \
+	drivers/verify_quantile.c \
+	drivers/verify_report.c \
+	drivers/verify_train.c
+
+bin_PROGRAMS += k3_data k3_eval k3_plan k3_train k3_verify
+k3_data_SOURCES = drivers/k3_data.c
+k3_data_LDADD = drivers/libdrivers.la $(k3_libs)
+k3_eval_SOURCES = drivers/k3_eval.c
+k3_eval_LDADD = drivers/libdrivers.la $(k3_libs)
+k3_plan_SOURCES = drivers/k3_plan.c
+k3_plan_LDADD = drivers/libdrivers.la $(k3_libs)
+k3_train_SOURCES = drivers/k3_train.c
+k3_train_LDADD = drivers/libdrivers.la $(k3_libs)
+k3_verify_SOURCES = drivers/k3_verify.c
+k3_verify_LDADD = drivers/libdrivers.la $(k3_libs)

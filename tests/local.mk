@@ -1,8 +1,24 @@
 # Each tests/test_*.c is one Criterion program; a test whose name holds run_ starts StarPU, here or in a program.
 # Data is read through K3_TEST_DATA, so that tests run out of tree; what they write belongs in a folder of mkdtemp.
-LDADD = tests/libfixture.la $(k3_libs) $(CRITERION_LIBS)
+LDADD = tests/libfixture.la drivers/libdrivers.la $(k3_libs) $(CRITERION_LIBS)
 
 if HAVE_CRITERION
+check_PROGRAMS += \
+	tests/test_data \
+	tests/test_data_tool \
+	tests/test_k3t \
+	tests/test_kda_chunk \
+	tests/test_kda_conv \
+	tests/test_kda_recurrent \
+	tests/test_kda_small \
+	tests/test_mla \
+	tests/test_plan_check \
+	tests/test_plan_mesh \
+	tests/test_plan_order \
+	tests/test_plan_print \
+	tests/test_safetensors \
+	tests/test_schedule \
+	tests/test_st_write
 check_LTLIBRARIES += tests/libfixture.la
 TESTS += $(check_PROGRAMS)
 else
@@ -14,7 +30,17 @@ endif
 
 tests_libfixture_la_SOURCES = \
 	tests/fixture.c \
-	tests/fixture.h
+	tests/fixture.h \
+	tests/held.c \
+	tests/held.h \
+	tests/kda_case.c \
+	tests/kda_case.h \
+	tests/kda_suite.c \
+	tests/kda_suite.h \
+	tests/plan_case.c \
+	tests/plan_case.h \
+	tests/scratch.c \
+	tests/scratch.h
 
 LOG_COMPILER = $(SHELL) $(top_srcdir)/contrib/run-crit.sh
 LOG_DRIVER = env AM_TAP_AWK='$(AWK)' $(SHELL) $(top_srcdir)/build-aux/tap-driver.sh

@@ -1,0 +1,46 @@
+/* Memory of one test: inputs and expected values from a dump, poisoned outputs, the buffers of a
+ * task. held_end frees all of it and fails the test when a guard is broken, so no test can forget
+ * to look. */
+#ifndef K3_TESTS_HELD_H
+#define K3_TESTS_HELD_H
+#include "fixture.h"
+
+enum { HELD_BUFFERS = 32 };
+
+struct held_task {
+	void *buf[HELD_BUFFERS];
+	uint32_t n;
+};
+
+/** Give as .fini of every test that uses these functions. */
+void held_end(void);
+float *held_input(const char *dump, const char *tensor);
+int32_t *held_ints(const char *dump, const char *tensor);
+/** NaN with guards; as int32 a number that is no valid index. */
+float *held_out(size_t n_elems);
+int32_t *held_out_ints(size_t n_elems);
+/** A copy with guards. */
+float *held_copy(const float *x, size_t n_elems);
+/** Columns c0 .. c1-1 of x [rows, width], packed. */
+float *held_columns(const float *x, size_t rows, size_t width, size_t c0, size_t c1);
+/** Uniform in [lo, hi), fixed seed. */
+float *held_random(uint64_t seed, size_t n_elems, double lo, double hi);
+int32_t *held_layout(const int32_t *doc_ids, size_t t, size_t row0);
+
+void held_push(struct held_task *task, void *data);
+struct k3_list held_push_list(struct held_task *task, void *data);
+/** Pushes x [rows, cols] in blocks of block_rows. */
+struct k3_weight held_push_weight(struct held_task *task, float *x, size_t rows, size_t cols,
+				  size_t block_rows, int accumulate);
+
+/** RMS comparison with a tensor of a dump, all of it. */
+void held_expect(const float *got, const char *dump, const char *tensor, double tol);
+/** RMS comparison with float values. */
+void held_expect_close(const float *got, const float *want, size_t n_elems, double tol,
+		       const char *what);
+/** Bitwise comparison. */
+void held_expect_same(const float *got, const float *want, size_t n_elems, const char *what);
+/** Every element is exactly value. */
+void held_expect_all(const float *got, float value, size_t n_elems, const char *what);
+
+#endif

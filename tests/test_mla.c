@@ -1,0 +1,839 @@
+/* Latent attention: the core against the oracle over tiles, ranges, head groups and documents, then
+ * the projections around it. Head widths are odd, and blocks of weights do not end where heads do.
+ */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <string.h>
+
+#include "../common/op/mla.h"
+#include "held.h"
+
+/* Attention of t rows and what its backward pass needs. */
+struct attn {
+	size_t t;
+	uint32_t h;
+	size_t nope, rope, v;
+	float scale;
+	const int32_t *doc;
+	float *q, *kv, *da, *lse, *delta;
+};
+
+/* Where the rows are cut: tile i is cut[i] .. cut[i+1]-1. */
+struct cuts {
+	size_t n, cut[8];
+};
+
+static const struct cuts whole = {1, {0, 100}}, uneven = {3, {0, 33, 70, 100}};
+
+static size_t
+key_width(const struct attn *d)
+{
+	return d->h * (d->nope + d->v) + d->rope;
+}
+
+static struct attn
+golden(void)
+{
+	struct attn d = {.t = 100, .h = 3, .nope = 5, .rope = 3, .v = 7, .scale = sqrtf(1.0f / 8)};
+
+	d.doc = held_ints("mla", "attn.doc");
+	d.q = held_input("mla", "attn.q");
+	d.kv = held_input("mla", "attn.kv");
+	d.da = held_input("mla", "attn.da");
+	d.lse = held_input("mla", "attn.lse");
+	d.delta = held_input("mla", "attn.delta");
+	return d;
+}
+
+static struct k3_mla_attn_args
+args_of(const struct attn *d, size_t t, uint32_t h0, uint32_t h1)
+{
+	struct k3_mla_attn_args a = {.t = t,
+				     .h = d->h,
+				     .nope = d->nope,
+				     .rope = d->rope,
+				     .v = d->v,
+				     .h0 = h0,
+				     .h1 = h1,
+				     .scale = d->scale};
+
+	return a;
+}
+
+/* Output and log-sum-exp of one query tile; the key tiles come in ranges of per_call. */
+static void
+forward(const struct attn *d, size_t q0, size_t q1, const struct cuts *keys, size_t per_call,
+	uint32_t h0, uint32_t h1, float *o, float *lse)
+{
+	size_t kq = d->nope + d->rope, most = 0;
+	int32_t *qlayout = held_layout(d->doc + q0, q1 - q0, q0), *klayout[8];
+
+	for (size_t j = 0; j < keys->n; j++) {
+		size_t rows = keys->cut[j + 1] - keys->cut[j];
+		klayout[j] = held_layout(d->doc + keys->cut[j], rows, keys->cut[j]);
+		most = rows > most ? rows : most;
+	}
+	float *work = held_out(k3_mla_attn_fwd_work_floats(most, d->nope, d->rope, d->v));
+	for (size_t from = 0; from < keys->n; from += per_call) {
+		struct k3_mla_attn_args a = args_of(d, q1 - q0, h0, h1);
+		uint32_t n = (uint32_t)(keys->n - from < per_call ? keys->n - from : per_call);
+		struct held_task task = {{o, lse, d->q + q0 * d->h * kq, qlayout, work}, 5};
+
+		a.first = from == 0;
+		a.tk_max = most;
+		a.kv = (struct k3_list){task.n, n};
+		for (size_t j = from; j < from + n; j++)
+			held_push(&task, d->kv + keys->cut[j] * key_width(d));
+		a.klayout = (struct k3_list){task.n, n};
+		for (size_t j = from; j < from + n; j++)
+			held_push(&task, klayout[j]);
+		a.n_buf = task.n;
+		k3_mla_attn_fwd_cpu_f32(task.buf, &a);
+	}
+}
+
+/* Gradients of one (query tile, key tile) pair; init says whether each is written or added to. */
+static void
+backward(const struct attn *d, size_t q0, size_t q1, size_t k0, size_t k1, uint32_t h0, uint32_t h1,
+	 int init_dq, int init_dkv, float *dq, float *dkv)
+{
+	struct k3_mla_attn_args a = args_of(d, q1 - q0, h0, h1);
+	size_t t = q1 - q0, kq = d->nope + d->rope, h = d->h;
+	struct held_task task = {{dq, dkv, d->q + q0 * h * kq, d->kv + k0 * key_width(d)}, 4};
+
+	a.tk_max = k1 - k0;
+	a.init_dq = (uint32_t)init_dq;
+	a.init_dkv = (uint32_t)init_dkv;
+	held_push(&task, held_columns(d->da + q0 * h * d->v, t, h * d->v, h0 * d->v, h1 * d->v));
+	held_push(&task, held_columns(d->lse + q0 * h, t, h, h0, h1));
+	held_push(&task, held_columns(d->delta + q0 * h, t, h, h0, h1));
+	held_push(&task, held_layout(d->doc + q0, t, q0));
+	held_push(&task, held_layout(d->doc + k0, k1 - k0, k0));
+	held_push(&task, held_out(k3_mla_attn_bwd_work_floats(k1 - k0, d->nope, d->rope, d->v)));
+	a.n_buf = task.n;
+	k3_mla_attn_bwd_cpu_f32(task.buf, &a);
+}
+
+/* Every query tile against every key tile of the same cuts, all heads. */
+static void
+backward_pairs(const struct attn *d, const struct cuts *tiles, float *dq, float *dkv)
+{
+	size_t kq = d->h * (d->nope + d->rope);
+
+	for (size_t i = 0; i < tiles->n; i++)
+		for (size_t j = 0; j <= i; j++)
+			backward(d, tiles->cut[i], tiles->cut[i + 1], tiles->cut[j],
+				 tiles->cut[j + 1], 0, d->h, j == 0, i == j,
+				 dq + tiles->cut[i] * kq, dkv + tiles->cut[j] * key_width(d));
+}
+
+/* Rows r0 .. r1-1, columns c0 .. c1-1 of a tensor of the dump. */
+static void
+expect_part(const float *got, const char *tensor, size_t width, size_t r0, size_t r1, size_t c0,
+	    size_t c1, double tol)
+{
+	const float *all = held_input("mla", tensor);
+
+	held_expect_close(got, held_columns(all + r0 * width, r1 - r0, width, c0, c1),
+			  (r1 - r0) * (c1 - c0), tol, tensor);
+}
+
+/* Log-sum-exp is -inf in rows without a document, else close. */
+static void
+expect_lse(const struct attn *d, const float *lse, size_t q0, size_t q1)
+{
+	for (size_t i = 0; i < (q1 - q0) * d->h; i++) {
+		float want = d->lse[q0 * d->h + i];
+		cr_assert(isinf(want) ? lse[i] == want : fabsf(lse[i] - want) < 2e-6f,
+			  "lse[%zu] is %g, expected %g", i, (double)lse[i], (double)want);
+	}
+}
+
+static void
+expect_forward(size_t q0, size_t q1, const struct cuts *keys, size_t per_call)
+{
+	struct attn d = golden();
+	float *o = held_out((q1 - q0) * 21), *lse = held_out((q1 - q0) * 3);
+
+	forward(&d, q0, q1, keys, per_call, 0, 3, o, lse);
+	expect_part(o, "attn.o", 21, q0, q1, 0, 21, 1e-6);
+	expect_lse(&d, lse, q0, q1);
+}
+
+Test(mla_attn, one_key_tile_matches_the_oracle, .timeout = 60, .fini = held_end)
+{
+	expect_forward(0, 100, &whole, 1);
+}
+
+Test(mla_attn, a_list_of_key_tiles_matches_the_oracle, .timeout = 60, .fini = held_end)
+{
+	expect_forward(0, 100, &uneven, 3);
+}
+
+Test(mla_attn, ranges_of_key_tiles_are_merged, .timeout = 60, .fini = held_end)
+{
+	expect_forward(0, 100, &uneven, 1);
+	expect_forward(0, 100, &uneven, 2);
+}
+
+Test(mla_attn, a_later_query_tile_knows_its_global_row, .timeout = 60, .fini = held_end)
+{
+	expect_forward(33, 100, &uneven, 2);
+	expect_forward(70, 100, &uneven, 1);
+}
+
+Test(mla_attn, key_tiles_in_the_future_are_not_seen, .timeout = 60, .fini = held_end)
+{
+	expect_forward(0, 33, &uneven, 1);
+	expect_forward(33, 70, &uneven, 3);
+}
+
+Test(mla_attn, tiles_of_one_row_match_the_oracle, .timeout = 60, .fini = held_end)
+{
+	static const struct cuts thin = {5, {28, 29, 30, 31, 32, 33}};
+
+	expect_forward(30, 31, &thin, 1);
+	static const struct cuts own = {2, {31, 32, 33}};
+	expect_forward(32, 33, &own, 1);
+}
+
+Test(mla_attn, head_groups_read_their_own_columns, .timeout = 60, .fini = held_end)
+{
+	struct attn d = golden();
+	uint32_t edge[] = {0, 2, 3};
+
+	for (size_t g = 0; g < 2; g++) {
+		uint32_t h0 = edge[g], h1 = edge[g + 1];
+		float *o = held_out(100 * (h1 - h0) * d.v), *lse = held_out(100 * (h1 - h0));
+		forward(&d, 0, 100, &uneven, 2, h0, h1, o, lse);
+		expect_part(o, "attn.o", 21, 0, 100, h0 * d.v, h1 * d.v, 1e-6);
+		for (size_t i = 82; i < 94; i++)
+			cr_assert(fabsf(lse[i * (h1 - h0)] - d.lse[i * 3 + h0]) < 2e-6f);
+	}
+}
+
+Test(mla_attn, padding_and_holes_give_zero_and_minus_infinity, .timeout = 60, .fini = held_end)
+{
+	struct attn d = golden();
+	float *o = held_out(2100), *lse = held_out(300);
+	static const size_t empty[] = {7, 8, 40, 72, 94, 99};
+
+	forward(&d, 0, 100, &uneven, 1, 0, 3, o, lse);
+	for (size_t i = 0; i < sizeof(empty) / sizeof(*empty); i++) {
+		held_expect_all(o + empty[i] * 21, 0, 21, "output of a row without a key");
+		held_expect_all(lse + empty[i] * 3, -INFINITY, 3, "its log-sum-exp");
+	}
+}
+
+/* Rows without a document get numbers whose products overflow. */
+static void
+spoil_padding(struct attn *d)
+{
+	size_t q = d->h * (d->nope + d->rope), kv = key_width(d), v = d->h * d->v;
+
+	d->q = held_copy(d->q, d->t * q);
+	d->kv = held_copy(d->kv, d->t * kv);
+	d->da = held_copy(d->da, d->t * v);
+	for (size_t i = 0; i < d->t; i++) {
+		for (size_t c = 0; c < q && !d->doc[i]; c++)
+			d->q[i * q + c] = 1e30f;
+		for (size_t c = 0; c < kv && !d->doc[i]; c++)
+			d->kv[i * kv + c] = -1e30f;
+		for (size_t c = 0; c < v && !d->doc[i]; c++)
+			d->da[i * v + c] = 1e30f;
+	}
+}
+
+Test(mla_attn, what_padding_holds_does_not_change_a_bit_of_other_rows, .timeout = 60,
+     .fini = held_end)
+{
+	struct attn d = golden();
+	float *o = held_out(2100), *lse = held_out(300), *o2 = held_out(2100),
+	      *lse2 = held_out(300);
+
+	forward(&d, 0, 100, &uneven, 2, 0, 3, o, lse);
+	spoil_padding(&d);
+	forward(&d, 0, 100, &uneven, 2, 0, 3, o2, lse2);
+	held_expect_same(o2, o, 2100, "output");
+	held_expect_same(lse2, lse, 300, "log-sum-exp");
+}
+
+Test(mla_attn, a_tile_of_padding_alone_gives_zeros, .timeout = 60, .fini = held_end)
+{
+	struct attn d = golden();
+	float *o = held_out(6 * 21), *lse = held_out(18), *dq = held_out(6 * 24),
+	      *dkv = held_out(100 * 39);
+
+	spoil_padding(&d);
+	forward(&d, 94, 100, &whole, 1, 0, 3, o, lse);
+	held_expect_all(o, 0, 6 * 21, "output");
+	held_expect_all(lse, -INFINITY, 18, "log-sum-exp");
+	backward(&d, 94, 100, 0, 100, 0, 3, 1, 1, dq, dkv);
+	held_expect_all(dq, 0, 6 * 24, "dq");
+	held_expect_all(dkv, 0, 100 * 39, "dkv");
+}
+
+Test(mla_attn, a_document_does_not_see_the_one_before, .timeout = 60, .fini = held_end)
+{
+	struct attn d = golden();
+	float *o = held_out(2100), *lse = held_out(300), *o2 = held_out(2100),
+	      *lse2 = held_out(300);
+
+	forward(&d, 0, 100, &uneven, 1, 0, 3, o, lse);
+	d.kv = held_copy(d.kv, 3900);
+	d.kv[29 * 39 + 1] += 1;
+	d.kv[29 * 39 + 6] += 1;
+	forward(&d, 0, 100, &uneven, 1, 0, 3, o2, lse2);
+	held_expect_same(o2, o, 29 * 21, "rows before the changed one");
+	held_expect_same(o2 + 30 * 21, o + 30 * 21, 70 * 21, "the next documents");
+	cr_assert(o2[29 * 21 + 1] != o[29 * 21 + 1], "the changed row must see itself");
+}
+
+Test(mla_attn, a_token_is_not_seen_by_rows_before_it, .timeout = 60, .fini = held_end)
+{
+	struct attn d = golden();
+	float *o = held_out(2100), *lse = held_out(300), *o2 = held_out(2100),
+	      *lse2 = held_out(300);
+
+	forward(&d, 0, 100, &whole, 1, 0, 3, o, lse);
+	d.kv = held_copy(d.kv, 3900);
+	for (size_t c = 0; c < 39; c++)
+		d.kv[50 * 39 + c] += 1;
+	forward(&d, 0, 100, &whole, 1, 0, 3, o2, lse2);
+	held_expect_same(o2, o, 50 * 21, "earlier rows");
+	for (size_t i = 50; i < 82; i++)
+		cr_assert(i == 72 || o2[i * 21] != o[i * 21], "row %zu must see row 50", i);
+}
+
+Test(mla_attn, a_range_without_a_visible_key_changes_nothing, .timeout = 60, .fini = held_end)
+{
+	struct attn d = golden();
+	static const struct cuts own = {2, {82, 94, 100}}, before = {3, {0, 31, 82, 94}};
+	float *o = held_out(12 * 21), *lse = held_out(36), *o2 = held_out(12 * 21),
+	      *lse2 = held_out(36);
+
+	forward(&d, 82, 94, &own, 1, 0, 3, o, lse);
+	forward(&d, 82, 94, &before, 1, 0, 3, o2, lse2);
+	held_expect_same(o2, o, 12 * 21, "output after ranges of other documents");
+	held_expect_same(lse2, lse, 36, "log-sum-exp");
+}
+
+Test(mla_attn, an_empty_first_range_is_a_defined_start, .timeout = 60, .fini = held_end)
+{
+	struct attn d = golden();
+	float *o = held_out(2100), *lse = held_out(300);
+	struct k3_mla_attn_args a = args_of(&d, 100, 0, 3);
+	void *buf[] = {o, lse, d.q, held_layout(d.doc, 100, 0), held_out(0)};
+
+	a.first = 1;
+	k3_mla_attn_fwd_cpu_f32(buf, &a);
+	held_expect_all(o, 0, 2100, "output");
+	held_expect_all(lse, -INFINITY, 300, "log-sum-exp");
+}
+
+/* One head with nope = rope = v = 1, and queries (1, 1): the score is the sum of a key's two parts.
+ */
+static struct attn
+scalar(size_t t, const int32_t *doc, float *kv)
+{
+	struct attn d = {
+		.t = t, .h = 1, .nope = 1, .rope = 1, .v = 1, .scale = 1, .doc = doc, .kv = kv};
+
+	d.q = held_random(1, 2 * t, 1, 1);
+	d.da = held_random(1, t, 1, 1);
+	d.lse = held_out(t);
+	d.delta = held_out(t);
+	return d;
+}
+
+Test(mla_attn, equal_scores_give_the_running_mean, .timeout = 60, .fini = held_end)
+{
+	static const int32_t doc[] = {1, 1, 1, 1, 2, 2};
+	float kv[] = {2, 1, 1, 2, 2, 1, 1, 3, 2, 0, 4, 3, 2, 7, 1, 1, 9, 2};
+	static const float mean[] = {1, 1.5f, 2, 2.5f, 7, 8}, keys[] = {1, 2, 3, 4, 1, 2};
+	struct attn d = scalar(6, doc, kv);
+	struct cuts pairs = {3, {0, 2, 4, 6}};
+
+	for (size_t per_call = 1; per_call <= 3; per_call++) {
+		float *o = held_out(6), *lse = held_out(6);
+		forward(&d, 0, 6, &pairs, per_call, 0, 1, o, lse);
+		for (size_t i = 0; i < 6; i++)
+			cr_assert(fabsf(o[i] - mean[i]) < 1e-6f &&
+					  fabsf(lse[i] - 3 - logf(keys[i])) < 1e-6f,
+				  "row %zu: mean %g, log-sum-exp %g", i, (double)o[i],
+				  (double)lse[i]);
+	}
+}
+
+Test(mla_attn, logits_of_30000_do_not_overflow, .timeout = 60, .fini = held_end)
+{
+	static const int32_t doc[] = {1, 1, 1, 1};
+	float kv[] = {-30000, 1, 0, 30000, 2, 0, 30000, 4, 0, -30000, 8, 0};
+	static const float o_want[] = {1, 2, 3, 3}, dv_want[] = {1, 2, 1, 0};
+	struct attn d = scalar(4, doc, kv);
+	struct cuts one = {1, {0, 4}}, each = {4, {0, 1, 2, 3, 4}};
+	float *dq = held_out(8), *dkv = held_out(12);
+
+	for (size_t merged = 0; merged < 2; merged++) {
+		forward(&d, 0, 4, merged ? &each : &one, 1, 0, 1, d.delta, d.lse);
+		for (size_t i = 0; i < 4; i++)
+			cr_assert(fabsf(d.delta[i] - o_want[i]) < 1e-6f &&
+					  fabsf(d.lse[i]) >= 30000 && fabsf(d.lse[i]) < 30001,
+				  "row %zu: %g, log-sum-exp %g", i, (double)d.delta[i],
+				  (double)d.lse[i]);
+	}
+	/* da = 1, so that delta is the output; a log-sum-exp of 30000 is exact to 2^-10 */
+	backward(&d, 0, 4, 0, 4, 0, 1, 1, 1, dq, dkv);
+	for (size_t i = 0; i < 8; i++)
+		cr_assert(isfinite(dq[i]), "dq[%zu] is %g", i, (double)dq[i]);
+	for (size_t i = 0; i < 4; i++)
+		cr_assert(isfinite(dkv[3 * i]) && isfinite(dkv[3 * i + 2]) &&
+				  fabsf(dkv[3 * i + 1] - dv_want[i]) < 2e-3f,
+			  "row %zu: dk %g, dv %g", i, (double)dkv[3 * i], (double)dkv[3 * i + 1]);
+}
+
+Test(mla_attn, gradients_of_one_pair_match_the_oracle, .timeout = 60, .fini = held_end)
+{
+	struct attn d = golden();
+	float *dq = held_out(2400), *dkv = held_out(3900);
+
+	backward(&d, 0, 100, 0, 100, 0, 3, 1, 1, dq, dkv);
+	held_expect(dq, "mla", "attn.dq", 2e-6);
+	held_expect(dkv, "mla", "attn.dkv", 2e-6);
+}
+
+Test(mla_attn, gradients_of_all_pairs_add_up_to_the_oracle, .timeout = 60, .fini = held_end)
+{
+	struct attn d = golden();
+	float *dq = held_out(2400), *dkv = held_out(3900);
+
+	backward_pairs(&d, &uneven, dq, dkv);
+	held_expect(dq, "mla", "attn.dq", 2e-6);
+	held_expect(dkv, "mla", "attn.dkv", 2e-6);
+}
+
+Test(mla_attn, a_pair_in_the_future_adds_exact_zeros, .timeout = 60, .fini = held_end)
+{
+	struct attn d = golden();
+	float *dq = held_out(33 * 24), *dkv = held_out(30 * 39);
+
+	backward(&d, 0, 33, 70, 100, 0, 3, 1, 1, dq, dkv);
+	held_expect_all(dq, 0, 33 * 24, "dq");
+	held_expect_all(dkv, 0, 30 * 39, "dkv");
+}
+
+Test(mla_attn, gradients_of_head_groups_share_the_common_key_part, .timeout = 60, .fini = held_end)
+{
+	struct attn d = golden();
+	uint32_t edge[] = {0, 2, 3};
+	float *shared = held_random(1, 300, 0, 0);
+
+	for (size_t g = 0; g < 2; g++) {
+		uint32_t h0 = edge[g], h1 = edge[g + 1];
+		size_t wide = (h1 - h0) * 12, ld = wide + 3;
+		float *dq = held_out(100 * (h1 - h0) * 8), *dkv = held_out(100 * ld);
+		backward(&d, 0, 100, 0, 100, h0, h1, 1, 1, dq, dkv);
+		expect_part(dq, "attn.dq", 24, 0, 100, h0 * 8, h1 * 8, 2e-6);
+		expect_part(held_columns(dkv, 100, ld, 0, wide), "attn.dkv", 39, 0, 100, h0 * 12,
+			    h1 * 12, 2e-6);
+		for (size_t i = 0; i < 300; i++)
+			shared[i] += dkv[i / 3 * ld + wide + i % 3];
+	}
+	expect_part(shared, "attn.dkv", 39, 0, 100, 36, 39, 2e-6);
+}
+
+Test(mla_attn, gradients_of_padding_are_zero_and_reach_nobody, .timeout = 60, .fini = held_end)
+{
+	struct attn d = golden();
+	float *dq = held_out(2400), *dkv = held_out(3900), *dq2 = held_out(2400),
+	      *dkv2 = held_out(3900);
+
+	backward_pairs(&d, &uneven, dq, dkv);
+	spoil_padding(&d);
+	backward_pairs(&d, &uneven, dq2, dkv2);
+	held_expect_same(dq2, dq, 2400, "dq");
+	held_expect_same(dkv2, dkv, 3900, "dkv");
+	for (size_t i = 0; i < 100; i++) {
+		if (d.doc[i])
+			continue;
+		held_expect_all(dq2 + i * 24, 0, 24, "dq of padding");
+		held_expect_all(dkv2 + i * 39, 0, 39, "dkv of padding");
+	}
+}
+
+Test(mla_attn, a_later_pair_adds_to_its_gradients, .timeout = 60, .fini = held_end)
+{
+	struct attn d = golden();
+	float *dq = held_out(2400), *dkv = held_out(3900);
+
+	backward(&d, 0, 100, 0, 100, 0, 3, 1, 1, dq, dkv);
+	backward(&d, 0, 100, 0, 100, 0, 3, 0, 0, dq, dkv);
+	for (size_t i = 0; i < 2400; i++)
+		dq[i] /= 2;
+	for (size_t i = 0; i < 3900; i++)
+		dkv[i] /= 2;
+	held_expect(dq, "mla", "attn.dq", 2e-6);
+	held_expect(dkv, "mla", "attn.dkv", 2e-6);
+}
+
+enum { T = 7, H = 3, KQ = 8, V = 7, GROUP = 2, GROUPS = 2 };
+
+/* Pushes x [T, H * w], cut into its head groups. */
+static struct k3_list
+push_groups(struct held_task *task, const float *x, size_t w)
+{
+	struct k3_list l = {task->n, GROUPS};
+
+	held_push(task, held_columns(x, T, H * w, 0, GROUP * w));
+	held_push(task, held_columns(x, T, H * w, GROUP * w, H * w));
+	return l;
+}
+
+/* Pushes poisoned outputs of the two groups. */
+static struct k3_list
+push_group_outputs(struct held_task *task, size_t w)
+{
+	struct k3_list l = {task->n, GROUPS};
+
+	held_push(task, held_out(T * GROUP * w));
+	held_push(task, held_out(T * (H - GROUP) * w));
+	return l;
+}
+
+/* The outputs of the groups side by side. */
+static float *
+joined(const struct held_task *task, struct k3_list l, size_t w)
+{
+	float *x = held_out(T * H * w), *group[] = {task->buf[l.first], task->buf[l.first + 1]};
+
+	for (size_t i = 0; i < T; i++) {
+		memcpy(x + i * H * w, group[0] + i * GROUP * w, GROUP * w * sizeof(*x));
+		memcpy(x + (i * H + GROUP) * w, group[1] + i * (H - GROUP) * w,
+		       (H - GROUP) * w * sizeof(*x));
+	}
+	return x;
+}
+
+enum { D = 9, RQ = 6, RKV = 5, ROPE = 3 };
+
+static struct k3_mla_proj_args
+proj_args(void)
+{
+	struct k3_mla_proj_args a = {.t = T,
+				     .d = D,
+				     .h = H,
+				     .kq = KQ,
+				     .v = V,
+				     .rq = RQ,
+				     .rkv = RKV,
+				     .rope = ROPE,
+				     .eps = 1e-6f,
+				     .group_heads = GROUP};
+
+	return a;
+}
+
+/* The four matrices in three blocks each, in the order of the operands. */
+static void
+push_proj_weights(struct held_task *task, struct k3_mla_proj_args *a, float *const w[4],
+		  int accumulate)
+{
+	a->wqa = held_push_weight(task, w[0], RQ, D, 2, accumulate);
+	a->wqb = held_push_weight(task, w[1], H * KQ, RQ, 9, accumulate);
+	a->wkva = held_push_weight(task, w[2], RKV + ROPE, D, 3, accumulate);
+	a->wgate = held_push_weight(task, w[3], H * V, D, 8, accumulate);
+	a->n_buf = task->n;
+}
+
+static void
+proj_weights(float *w[4])
+{
+	w[0] = held_input("mla", "proj.wqa");
+	w[1] = held_input("mla", "proj.wqb");
+	w[2] = held_input("mla", "proj.wkva");
+	w[3] = held_input("mla", "proj.wgate");
+}
+
+Test(mla_proj, queries_keys_and_gate_match_the_oracle, .timeout = 60, .fini = held_end)
+{
+	float *qa = held_out(T * RQ), *q = held_out(T * H * KQ), *c = held_out(T * (RKV + ROPE)),
+	      *zg = held_out(T * H * V), *w[4];
+	struct held_task task = {{qa, q, c, zg, held_input("mla", "proj.x"), held_out(T * RQ)}, 6};
+	struct k3_mla_proj_args a = proj_args();
+
+	proj_weights(w);
+	a.wqa = held_push_weight(&task, w[0], RQ, D, 2, 0);
+	a.qn = held_push_weight(&task, held_input("mla", "proj.qn"), 1, RQ, 1, 0);
+	a.wqb = held_push_weight(&task, w[1], H * KQ, RQ, 9, 0);
+	a.wkva = held_push_weight(&task, w[2], RKV + ROPE, D, 3, 0);
+	a.wgate = held_push_weight(&task, w[3], H * V, D, 8, 0);
+	a.n_buf = task.n;
+	k3_mla_proj_fwd_cpu_f32(task.buf, &a);
+	held_expect(qa, "mla", "proj.qa", 1e-6);
+	held_expect(q, "mla", "proj.q", 1e-6);
+	held_expect(c, "mla", "proj.c", 1e-6);
+	held_expect(zg, "mla", "proj.zg", 1e-6);
+}
+
+Test(mla_proj, input_gradient_joins_the_three_branches, .timeout = 60, .fini = held_end)
+{
+	float *dx = held_out(T * D), *dqa = held_out(T * RQ), *dqn = held_out(RQ), *w[4];
+	struct held_task task = {{dx, dqa, held_input("mla", "proj.dc"),
+				  held_input("mla", "proj.dzg"), held_input("mla", "proj.qa"),
+				  held_out(T * RQ)},
+				 6};
+	struct k3_mla_proj_args a = proj_args();
+
+	proj_weights(w);
+	a.dq = push_groups(&task, held_input("mla", "proj.dq"), KQ);
+	a.dqn = held_push_weight(&task, dqn, 1, RQ, 1, 0);
+	a.wqa = held_push_weight(&task, w[0], RQ, D, 2, 0);
+	a.qn = held_push_weight(&task, held_input("mla", "proj.qn"), 1, RQ, 1, 0);
+	a.wqb = held_push_weight(&task, w[1], H * KQ, RQ, 9, 0);
+	a.wkva = held_push_weight(&task, w[2], RKV + ROPE, D, 3, 0);
+	a.wgate = held_push_weight(&task, w[3], H * V, D, 8, 0);
+	a.n_buf = task.n;
+	k3_mla_proj_bwd_dx_cpu_f32(task.buf, &a);
+	held_expect(dqa, "mla", "proj.dqa", 2e-6);
+	held_expect(dqn, "mla", "proj.dqn", 2e-6);
+	held_expect(dx, "mla", "proj.dx", 2e-6);
+	a.dqn.accumulate = 1;
+	k3_mla_proj_bwd_dx_cpu_f32(task.buf, &a);
+	for (size_t i = 0; i < RQ; i++)
+		dqn[i] /= 2;
+	held_expect(dqn, "mla", "proj.dqn", 2e-6);
+}
+
+/* The weight gradients of the projections, once or twice into the same blocks. */
+static void
+proj_weight_gradients(float *dw[4], int times)
+{
+	size_t n[] = {RQ * D, H * KQ * RQ, (RKV + ROPE) * D, H * V * D};
+
+	for (size_t i = 0; i < 4; i++)
+		dw[i] = held_out(n[i]);
+	for (int pass = 0; pass < times; pass++) {
+		struct held_task task = {
+			{held_input("mla", "proj.dqa"), held_input("mla", "proj.dc"),
+			 held_input("mla", "proj.dzg"), held_input("mla", "proj.qa"),
+			 held_input("mla", "proj.x"), held_out(T * RQ)},
+			6};
+		struct k3_mla_proj_args a = proj_args();
+		a.dq = push_groups(&task, held_input("mla", "proj.dq"), KQ);
+		a.qn = held_push_weight(&task, held_input("mla", "proj.qn"), 1, RQ, 1, 0);
+		push_proj_weights(&task, &a, dw, pass);
+		k3_mla_proj_bwd_dw_cpu_f32(task.buf, &a);
+	}
+	for (size_t i = 0; i < 4; i++)
+		for (size_t j = 0; j < n[i]; j++)
+			dw[i][j] /= (float)times;
+	held_expect(dw[0], "mla", "proj.dwqa", 1e-6);
+	held_expect(dw[1], "mla", "proj.dwqb", 1e-6);
+	held_expect(dw[2], "mla", "proj.dwkva", 1e-6);
+	held_expect(dw[3], "mla", "proj.dwgate", 1e-6);
+}
+
+Test(mla_proj, weight_gradients_are_written_first, .timeout = 60, .fini = held_end)
+{
+	float *dw[4];
+
+	proj_weight_gradients(dw, 1);
+}
+
+Test(mla_proj, weight_gradients_of_later_tiles_are_added, .timeout = 60, .fini = held_end)
+{
+	float *dw[4];
+
+	proj_weight_gradients(dw, 3);
+}
+
+enum { NOPE = KQ - ROPE, LATENT = 6, WIDE = H * (NOPE + V) };
+
+static struct k3_mla_expand_args
+expand_args(void)
+{
+	struct k3_mla_expand_args a = {.t = T,
+				       .h = H,
+				       .nope = NOPE,
+				       .rope = ROPE,
+				       .v = V,
+				       .rkv = LATENT,
+				       .eps = 1e-6f,
+				       .group_heads = GROUP};
+
+	return a;
+}
+
+/* Gradient rows of the two groups, each with its share of the common key part behind. */
+static struct k3_list
+push_dkv(struct held_task *task)
+{
+	const float *dkv = held_input("mla", "expand.dkv"),
+		    *common = held_input("mla", "expand.dshared");
+	struct k3_list l = {task->n, GROUPS};
+
+	for (size_t g = 0; g < GROUPS; g++) {
+		size_t from = g * GROUP * (NOPE + V), n = (g ? H - GROUP : GROUP) * (NOPE + V);
+		float *x = held_out(T * (n + ROPE));
+		for (size_t i = 0; i < T; i++) {
+			memcpy(x + i * (n + ROPE), dkv + i * WIDE + from, n * sizeof(*x));
+			memcpy(x + i * (n + ROPE) + n, common + (g * T + i) * ROPE,
+			       ROPE * sizeof(*x));
+		}
+		held_push(task, x);
+	}
+	return l;
+}
+
+Test(mla_expand, keys_and_values_match_the_oracle, .timeout = 60, .fini = held_end)
+{
+	float *kv = held_out(T * (WIDE + ROPE));
+	struct held_task task = {{kv, held_input("mla", "expand.c"), held_out(T * LATENT)}, 3};
+	struct k3_mla_expand_args a = expand_args();
+
+	a.kn = held_push_weight(&task, held_input("mla", "expand.kn"), 1, LATENT, 1, 0);
+	a.wkvb = held_push_weight(&task, held_input("mla", "expand.wkvb"), WIDE, LATENT, 13, 0);
+	a.n_buf = task.n;
+	k3_mla_expand_fwd_cpu_f32(task.buf, &a);
+	held_expect(kv, "mla", "expand.kv", 1e-6);
+}
+
+Test(mla_expand, latent_gradient_sums_over_head_groups, .timeout = 60, .fini = held_end)
+{
+	float *dc = held_out(T * (LATENT + ROPE)), *dkn = held_out(LATENT);
+	struct held_task task = {{dc, held_input("mla", "expand.c"), held_out(T * LATENT)}, 3};
+	struct k3_mla_expand_args a = expand_args();
+
+	a.dkv = push_dkv(&task);
+	a.dkn = held_push_weight(&task, dkn, 1, LATENT, 1, 0);
+	a.kn = held_push_weight(&task, held_input("mla", "expand.kn"), 1, LATENT, 1, 0);
+	a.wkvb = held_push_weight(&task, held_input("mla", "expand.wkvb"), WIDE, LATENT, 13, 0);
+	a.n_buf = task.n;
+	k3_mla_expand_bwd_dx_cpu_f32(task.buf, &a);
+	held_expect(dc, "mla", "expand.dc", 2e-6);
+	held_expect(dkn, "mla", "expand.dkn", 2e-6);
+	a.dkn.accumulate = 1;
+	k3_mla_expand_bwd_dx_cpu_f32(task.buf, &a);
+	for (size_t i = 0; i < LATENT; i++)
+		dkn[i] /= 2;
+	held_expect(dkn, "mla", "expand.dkn", 2e-6);
+}
+
+Test(mla_expand, weight_gradient_is_written_then_added, .timeout = 60, .fini = held_end)
+{
+	float *dw = held_out(WIDE * LATENT);
+	struct held_task task = {{held_input("mla", "expand.c"), held_out(T * LATENT)}, 2};
+	struct k3_mla_expand_args a = expand_args();
+
+	a.dkv = push_dkv(&task);
+	a.kn = held_push_weight(&task, held_input("mla", "expand.kn"), 1, LATENT, 1, 0);
+	a.wkvb = held_push_weight(&task, dw, WIDE, LATENT, 13, 0);
+	a.n_buf = task.n;
+	k3_mla_expand_bwd_dw_cpu_f32(task.buf, &a);
+	held_expect(dw, "mla", "expand.dwkvb", 1e-6);
+	a.wkvb.accumulate = 1;
+	k3_mla_expand_bwd_dw_cpu_f32(task.buf, &a);
+	for (size_t i = 0; i < WIDE * LATENT; i++)
+		dw[i] /= 2;
+	held_expect(dw, "mla", "expand.dwkvb", 1e-6);
+}
+
+enum { MODEL = 10 };
+
+static struct k3_mla_out_args
+out_args(void)
+{
+	struct k3_mla_out_args a = {.t = T, .d = MODEL, .h = H, .v = V, .group_heads = GROUP};
+
+	return a;
+}
+
+Test(mla_out, gated_output_is_added_to_the_prefix, .timeout = 60, .fini = held_end)
+{
+	float *p_out = held_out(T * MODEL), *p_in = held_input("mla", "out.p_in");
+	struct held_task task = {{p_out, held_input("mla", "out.zg"), held_out(T * H * V)}, 3};
+	struct k3_mla_out_args a = out_args();
+
+	a.o = push_groups(&task, held_input("mla", "out.o"), V);
+	a.p_in = held_push_list(&task, p_in);
+	a.wo = held_push_weight(&task, held_input("mla", "out.wo"), MODEL, H * V, 4, 0);
+	a.n_buf = task.n;
+	k3_mla_out_fwd_cpu_f32(task.buf, &a);
+	held_expect(p_out, "mla", "out.p_out", 1e-6);
+	held_expect_same(p_in, held_input("mla", "out.p_in"), T * MODEL, "the prefix read");
+}
+
+Test(mla_out, without_a_prefix_the_output_stands_alone, .timeout = 60, .fini = held_end)
+{
+	float *p_out = held_out(T * MODEL), *p_in = held_input("mla", "out.p_in");
+	struct held_task task = {{p_out, held_input("mla", "out.zg"), held_out(T * H * V)}, 3};
+	struct k3_mla_out_args a = out_args();
+
+	a.o = push_groups(&task, held_input("mla", "out.o"), V);
+	a.wo = held_push_weight(&task, held_input("mla", "out.wo"), MODEL, H * V, 4, 0);
+	a.n_buf = task.n;
+	k3_mla_out_fwd_cpu_f32(task.buf, &a);
+	for (size_t i = 0; i < T * MODEL; i++)
+		p_out[i] += p_in[i];
+	held_expect(p_out, "mla", "out.p_out", 1e-6);
+}
+
+Test(mla_out, gate_and_head_gradients_match_the_oracle, .timeout = 60, .fini = held_end)
+{
+	float *dzg = held_out(T * H * V);
+	struct held_task task = {{dzg, held_input("mla", "out.dp"), held_input("mla", "out.zg"),
+				  held_out(T * H * V)},
+				 4};
+	struct k3_mla_out_args a = out_args();
+
+	a.da = push_group_outputs(&task, V);
+	a.delta = push_group_outputs(&task, 1);
+	a.o = push_groups(&task, held_input("mla", "out.o"), V);
+	a.wo = held_push_weight(&task, held_input("mla", "out.wo"), MODEL, H * V, 4, 0);
+	a.n_buf = task.n;
+	k3_mla_out_bwd_dx_cpu_f32(task.buf, &a);
+	held_expect(dzg, "mla", "out.dzg", 1e-6);
+	held_expect(joined(&task, a.da, V), "mla", "out.da", 1e-6);
+	held_expect(joined(&task, a.delta, 1), "mla", "out.delta", 1e-6);
+}
+
+Test(mla_out, weight_gradient_is_written_then_added, .timeout = 60, .fini = held_end)
+{
+	float *dwo = held_out(MODEL * H * V);
+	struct held_task task = {
+		{held_input("mla", "out.dp"), held_input("mla", "out.zg"), held_out(T * H * V)}, 3};
+	struct k3_mla_out_args a = out_args();
+
+	a.o = push_groups(&task, held_input("mla", "out.o"), V);
+	a.wo = held_push_weight(&task, dwo, MODEL, H * V, 4, 0);
+	a.n_buf = task.n;
+	k3_mla_out_bwd_dw_cpu_f32(task.buf, &a);
+	held_expect(dwo, "mla", "out.dwo", 1e-6);
+	a.wo.accumulate = 1;
+	k3_mla_out_bwd_dw_cpu_f32(task.buf, &a);
+	for (size_t i = 0; i < MODEL * H * V; i++)
+		dwo[i] /= 2;
+	held_expect(dwo, "mla", "out.dwo", 1e-6);
+}
+
+Test(mla_out, gates_of_30000_are_finite, .timeout = 60, .fini = held_end)
+{
+	float *zg = held_random(1, T * H * V, 30000, 30000), *dzg = held_out(T * H * V),
+	      *o = held_input("mla", "out.o");
+	struct held_task task = {{dzg, held_input("mla", "out.dp"), zg, held_out(T * H * V)}, 4};
+	struct k3_mla_out_args a = out_args();
+
+	for (size_t i = 0; i < T * H * V; i += 2)
+		zg[i] = -30000;
+	a.da = push_group_outputs(&task, V);
+	a.delta = push_group_outputs(&task, 1);
+	a.o = push_groups(&task, o, V);
+	a.wo = held_push_weight(&task, held_input("mla", "out.wo"), MODEL, H * V, 4, 0);
+	a.n_buf = task.n;
+	k3_mla_out_bwd_dx_cpu_f32(task.buf, &a);
+	held_expect_all(dzg, 0, T * H * V, "gradient of a saturated gate");
+	float *da = joined(&task, a.da, V);
+	for (size_t i = 0; i < T * H * V; i++)
+		cr_assert(i % 2 ? isfinite(da[i]) && da[i] != 0 : da[i] == 0, "da[%zu] is %g", i,
+			  (double)da[i]);
+}
