@@ -28,7 +28,7 @@ make_table(struct k3_option *table, struct k3_train_options *o)
 		{ "steps", "N", K3_OPT_INT, &o->steps, 1, 1e9, "length of the schedule (10)", false },
 		{ "stop-after", "N", K3_OPT_INT, &o->stop_after, 1, 1e9, "ends with a checkpoint after step N; the schedule stays", false },
 		{ "lr", "X", K3_OPT_REAL, &o->lr, 0, 1e3, "highest learning rate (8e-4)", false },
-		{ "warmup", "STEPS", K3_OPT_INT, &o->warmup, 0, 1e9, "steps of linear warm-up (2)", false },
+		{ "warmup", "STEPS", K3_OPT_INT, &o->warmup, 0, 1e9, "steps of linear warm-up (2, or all)", false },
 		{ "decay", "RATIO", K3_OPT_REAL, &o->decay, 0, 1, "share of the steps in the final linear decay (0.8)", false },
 		{ "weight-decay", "X", K3_OPT_REAL, &o->weight_decay, 0, 1e3, "of AdamW, on all parameters (0.1)", false },
 		{ "clip", "X", K3_OPT_REAL, &o->clip, 0, 1e9, "largest norm of the gradient; 0: no clipping (1)", false },
@@ -255,6 +255,9 @@ k3_train_parse(struct k3_train_options *options, struct k3_run_state *state, cha
 		k3_error("drivers", "%s: k3_train takes options only", argv[first]);
 		K3_TRY(K3_EINVAL);
 	}
+	/* the default must not forbid a short run */
+	if (!k3_option_given(table, n, "warmup") && options->warmup > options->steps)
+		options->warmup = options->steps;
 	if (options->resume)
 		K3_TRY(resume(table, n, options, state, folder));
 	K3_TRY(check(options));

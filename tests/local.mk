@@ -4,18 +4,35 @@ LDADD = tests/libfixture.la drivers/libdrivers.la $(k3_libs) $(CRITERION_LIBS)
 
 if HAVE_CRITERION
 check_PROGRAMS += \
+	tests/test_balance \
+	tests/test_config \
+	tests/test_config_faults \
+	tests/test_config_json \
 	tests/test_data \
 	tests/test_data_tool \
+	tests/test_embed \
+	tests/test_fs \
+	tests/test_glu \
 	tests/test_k3t \
 	tests/test_kda_chunk \
 	tests/test_kda_conv \
 	tests/test_kda_recurrent \
 	tests/test_kda_small \
+	tests/test_lm_head \
+	tests/test_mix_norm \
 	tests/test_mla \
+	tests/test_mla_proj \
+	tests/test_moe \
+	tests/test_optim \
+	tests/test_options \
+	tests/test_param_init \
 	tests/test_plan_check \
 	tests/test_plan_mesh \
 	tests/test_plan_order \
 	tests/test_plan_print \
+	tests/test_rng \
+	tests/test_run_golden \
+	tests/test_run_train \
 	tests/test_safetensors \
 	tests/test_schedule \
 	tests/test_st_write
@@ -29,6 +46,8 @@ check-local:
 endif
 
 tests_libfixture_la_SOURCES = \
+	tests/config_case.c \
+	tests/config_case.h \
 	tests/fixture.c \
 	tests/fixture.h \
 	tests/held.c \
@@ -39,6 +58,8 @@ tests_libfixture_la_SOURCES = \
 	tests/kda_suite.h \
 	tests/plan_case.c \
 	tests/plan_case.h \
+	tests/program.c \
+	tests/program.h \
 	tests/scratch.c \
 	tests/scratch.h
 

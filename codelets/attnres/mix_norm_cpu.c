@@ -1,7 +1,8 @@
-/* Attention-residual mix and the norm behind it (model.md 2.1, 2.2), token by token: statistics and scores of each value, softmax
- * over the values, weighted sum, norm.  The values are a list of separate buffers, never a copy.
- * The trap: the scores use gamma * rho, whose gradients are products of one common sum with the other vector; and without values
- * (layer 0) the mix is the identity. */
+/* Attention-residual mix and the norm behind it (model.md 2.1, 2.2), token by token: statistics and
+ * scores of each value, softmax over the values, weighted sum, norm.  The values are a list of
+ * separate buffers, never a copy. The trap: the scores use gamma * rho, whose gradients are
+ * products of one common sum with the other vector; and without values (layer 0) the mix is the
+ * identity. */
 #include <math.h>
 #include <string.h>
 
@@ -12,7 +13,8 @@ enum { MAX_VALUES = 512 };
 
 /* r of one value, and its score r <v, gamma rho>. */
 static void
-score_value(const float *v, const float *gamma, const float *rho, size_t d, float eps, float *r, float *s)
+score_value(const float *v, const float *gamma, const float *rho, size_t d, float eps, float *r,
+	    float *s)
 {
 	double square = 0, dot = 0;
 
@@ -43,7 +45,8 @@ softmax(float *a, const float *s, size_t n)
 
 /* x = sum_j a_j v_j of one token; the prefix is the last value. */
 static void
-mix_row(float *x, void *const *buf, const struct k3_list *blocks, const float *p, const float *a, size_t row, size_t d)
+mix_row(float *x, void *const *buf, const struct k3_list *blocks, const float *p, const float *a,
+	size_t row, size_t d)
 {
 	for (size_t i = 0; i < d; i++)
 		x[i] = a[blocks->n] * p[i];
@@ -71,7 +74,8 @@ k3_mix_norm_fwd_cpu_f32(void *const *buf, const struct k3_mix_norm_fwd_args *a)
 		} else {
 			const float *gamma = buf[a->gamma.first], *rho = buf[a->rho.first];
 			for (uint32_t j = 0; j < a->blocks.n; j++)
-				score_value((const float *)buf[a->blocks.first + j] + t * a->d, gamma, rho, a->d, a->eps, r + j, s + j);
+				score_value((const float *)buf[a->blocks.first + j] + t * a->d,
+					    gamma, rho, a->d, a->eps, r + j, s + j);
 			score_value(pt, gamma, rho, a->d, a->eps, r + n - 1, s + n - 1);
 			softmax(share, s, n);
 			mix_row(out, buf, &a->blocks, pt, share, t, a->d);
@@ -92,10 +96,11 @@ dot_row(const float *v, const float *dx, size_t d)
 	return sum;
 }
 
-/* Adds (or sets) one value's gradient, and its part of d(gamma rho): dw += ds r v goes to dgamma, drho by the other's factor. */
+/* Adds (or sets) one value's gradient, and its part of d(gamma rho): dw += ds r v goes to dgamma,
+ * drho by the other's factor. */
 static void
-value_back(float *dv, int add, const float *v, const float *dx, float share, float ds, float r, float s, const float *gamma,
-           const float *rho, float *dgamma, float *drho, size_t d)
+value_back(float *dv, int add, const float *v, const float *dx, float share, float ds, float r,
+	   float s, const float *gamma, const float *rho, float *dgamma, float *drho, size_t d)
 {
 	float scale = ds * r, shrink = ds * s * r * r / (float)d;
 
@@ -121,16 +126,20 @@ start_row(float *dp, void *const *buf, const struct k3_list *addends, size_t row
 
 /* One token with values; dx is the gradient of the mix. */
 static void
-mix_back(void *const *buf, const struct k3_mix_norm_bwd_args *a, size_t t, const float *dx, float *dp)
+mix_back(void *const *buf, const struct k3_mix_norm_bwd_args *a, size_t t, const float *dx,
+	 float *dp)
 {
 	size_t n = a->blocks.n + 1, d = a->d;
-	const float *share = (const float *)buf[2] + t * k3_mix_stat_len(a->blocks.n), *r = share + n, *s = r + n;
-	const float *p = (const float *)buf[3] + t * d, *gamma = buf[a->gamma.first], *rho = buf[a->rho.first];
+	const float *share = (const float *)buf[2] + t * k3_mix_stat_len(a->blocks.n),
+		    *r = share + n, *s = r + n;
+	const float *p = (const float *)buf[3] + t * d, *gamma = buf[a->gamma.first],
+		    *rho = buf[a->rho.first];
 	float *dgamma = buf[a->dgamma.first], *drho = buf[a->drho.first];
 	double da[MAX_VALUES], mean = 0;
 
 	for (size_t j = 0; j < n; j++) {
-		da[j] = dot_row(j + 1 < n ? (const float *)buf[a->blocks.first + j] + t * d : p, dx, d);
+		da[j] = dot_row(j + 1 < n ? (const float *)buf[a->blocks.first + j] + t * d : p, dx,
+				d);
 		mean += (double)share[j] * da[j];
 	}
 	for (size_t j = 0; j < n; j++) {

@@ -27,7 +27,8 @@ k3_embed_bwd_cpu_f32(void *const *buf, const struct k3_embed_args *a)
 	const struct k3_weight *w = &a->table;
 
 	for (size_t b = 0; !w->accumulate && b < w->n; b++) {
-		size_t first = b * w->block_rows, rows = first + w->block_rows < w->rows ? w->block_rows : w->rows - first;
+		size_t first = b * w->block_rows,
+		       rows = first + w->block_rows < w->rows ? w->block_rows : w->rows - first;
 		memset(buf[w->first + b], 0, rows * w->cols * sizeof(float));
 	}
 	for (size_t i = 0; i < a->t; i++) {

@@ -10,7 +10,9 @@ activate(float *h, const float *gu, const struct k3_glu_args *a)
 {
 	for (size_t i = 0; i < a->t; i++)
 		for (size_t c = 0; c < a->f; c++)
-			h[i * a->f + c] = k3_situ_fwd(gu[i * 2 * a->f + c], gu[i * 2 * a->f + a->f + c], a->beta1, a->beta2);
+			h[i * a->f + c] =
+				k3_situ_fwd(gu[i * 2 * a->f + c], gu[i * 2 * a->f + a->f + c],
+					    a->beta1, a->beta2);
 }
 
 void
@@ -37,7 +39,8 @@ k3_glu_bwd_dx_cpu_f32(void *const *buf, const struct k3_glu_args *a)
 	for (size_t i = 0; i < a->t; i++)
 		for (size_t c = 0; c < a->f; c++) {
 			size_t g = i * 2 * a->f + c, u = g + a->f;
-			k3_situ_bwd(dh[i * a->f + c], gu[g], gu[u], a->beta1, a->beta2, &dgu[g], &dgu[u]);
+			k3_situ_bwd(dh[i * a->f + c], gu[g], gu[u], a->beta1, a->beta2, &dgu[g],
+				    &dgu[u]);
 		}
 	k3_linear_dx(dx, a->d, 0, dgu, 2 * a->f, buf, &a->w1, 0, a->f, a->t);
 	k3_linear_dx(dx, a->d, 1, dgu + a->f, 2 * a->f, buf, &a->w3, 0, a->f, a->t);

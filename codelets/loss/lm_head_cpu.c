@@ -1,5 +1,6 @@
-/* LM head and cross entropy over vocabulary blocks (model.md 7): logits block by block, statistics in block order, then the
- * gradient in place.  The trap: ignored rows must be exact zeros, and the softmax needs the maximum over all blocks first. */
+/* LM head and cross entropy over vocabulary blocks (model.md 7): logits block by block, statistics
+ * in block order, then the gradient in place.  The trap: ignored rows must be exact zeros, and the
+ * softmax needs the maximum over all blocks first. */
 #include <math.h>
 #include <string.h>
 
@@ -15,16 +16,16 @@ block_cols(const struct k3_weight *w, size_t b)
 }
 
 struct row_stat {
-	float most;     /* maximum over the vocabulary */
-	size_t arg;     /* lowest id that has it */
-	double sum;     /* of exp(logit - most) */
-	float label;    /* logit of the label */
+	float most;  /* maximum over the vocabulary */
+	size_t arg;  /* lowest id that has it */
+	double sum;  /* of exp(logit - most) */
+	float label; /* logit of the label */
 };
 
 static struct row_stat
 row_statistics(void *const *buf, const struct k3_lm_head_args *a, size_t row, int32_t label)
 {
-	struct row_stat st = { -INFINITY, 0, 0, 0 };
+	struct row_stat st = {-INFINITY, 0, 0, 0};
 
 	for (uint32_t b = 0; b < a->logits.n; b++) {
 		size_t cols = block_cols(&a->head, b), first = b * a->head.block_rows;
@@ -48,7 +49,8 @@ row_statistics(void *const *buf, const struct k3_lm_head_args *a, size_t row, in
 
 /* Logits of a row become their gradients. */
 static void
-row_gradient(void *const *buf, const struct k3_lm_head_args *a, size_t row, int32_t label, const struct row_stat *st, float inv_n)
+row_gradient(void *const *buf, const struct k3_lm_head_args *a, size_t row, int32_t label,
+	     const struct row_stat *st, float inv_n)
 {
 	float lse = (float)((double)st->most + log(st->sum));
 
@@ -73,7 +75,8 @@ keep_logits(float *keep, void *const *buf, const struct k3_lm_head_args *a)
 		size_t cols = block_cols(&a->head, b);
 		const float *x = buf[a->logits.first + b];
 		for (size_t i = 0; i < a->rows; i++)
-			memcpy(keep + i * a->head.rows + b * a->head.block_rows, x + i * cols, cols * sizeof(*x));
+			memcpy(keep + i * a->head.rows + b * a->head.block_rows, x + i * cols,
+			       cols * sizeof(*x));
 	}
 }
 
@@ -87,7 +90,8 @@ k3_lm_head_ce_cpu_f32(void *const *buf, const struct k3_lm_head_args *a)
 
 	for (uint32_t b = 0; b < a->logits.n; b++) {
 		size_t first = b * a->head.block_rows, cols = block_cols(&a->head, b);
-		k3_linear_fwd(buf[a->logits.first + b], cols, 0, h, a->d, buf, &a->head, first, first + cols, a->rows);
+		k3_linear_fwd(buf[a->logits.first + b], cols, 0, h, a->d, buf, &a->head, first,
+			      first + cols, a->rows);
 	}
 	if (a->keep.n)
 		keep_logits(buf[a->keep.first], buf, a);
@@ -108,7 +112,8 @@ k3_lm_head_dx_cpu_f32(void *const *buf, const struct k3_lm_head_args *a)
 
 	for (uint32_t b = 0; b < a->logits.n; b++) {
 		size_t first = b * a->head.block_rows, cols = block_cols(&a->head, b);
-		k3_linear_dx(dh, a->d, b ? 1.0f : 0.0f, buf[a->logits.first + b], cols, buf, &a->head, first, first + cols, a->rows);
+		k3_linear_dx(dh, a->d, b ? 1.0f : 0.0f, buf[a->logits.first + b], cols, buf,
+			     &a->head, first, first + cols, a->rows);
 	}
 }
 

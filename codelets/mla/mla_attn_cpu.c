@@ -96,7 +96,7 @@ softmax_rows(float *s, size_t nq, size_t from, size_t to, const struct keys *key
 static void
 merge_row(float *o, float *lse, const float *acc, float m, double l, size_t v)
 {
-	if (!(l > 0))
+	if (l == 0) /* no visible key; a NaN must go on, so that it is seen in the loss */
 		return;
 	double fresh = (double)m + log(l);
 	if (*lse == -INFINITY) {

@@ -1,5 +1,6 @@
-/* AdamW with decoupled weight decay on every parameter (model.md 7; Loshchilov & Hutter 2019): the gradient is scaled by the clip
- * coefficient on the way in, moments and parameter are fp32, the scalars of the step are made in double. */
+/* AdamW with decoupled weight decay on every parameter (model.md 7; Loshchilov & Hutter 2019): the
+ * gradient is scaled by the clip coefficient on the way in, moments and parameter are fp32, the
+ * scalars of the step are made in double. */
 #include <math.h>
 
 #include "../../common/op/loss.h"
@@ -16,8 +17,10 @@ step_scalars(const double *out, const double *hyper, const struct k3_adamw_args 
 
 	return (struct scalars){
 		.coef = (float)out[K3_OUT_COEF],
-		.beta1 = (float)a->beta1, .rest1 = (float)(1 - a->beta1),
-		.beta2 = (float)a->beta2, .rest2 = (float)(1 - a->beta2),
+		.beta1 = (float)a->beta1,
+		.rest1 = (float)(1 - a->beta1),
+		.beta2 = (float)a->beta2,
+		.rest2 = (float)(1 - a->beta2),
 		.decay = (float)(1 - lr * a->weight_decay),
 		.rate = (float)(lr / (1 - pow(a->beta1, step))),
 		.root2 = (float)(1 / sqrt(1 - pow(a->beta2, step))),
@@ -26,7 +29,8 @@ step_scalars(const double *out, const double *hyper, const struct k3_adamw_args 
 }
 
 static void
-update(float *restrict p, float *restrict m, float *restrict v, const float *restrict g, size_t n, struct scalars s)
+update(float *restrict p, float *restrict m, float *restrict v, const float *restrict g, size_t n,
+       struct scalars s)
 {
 	for (size_t i = 0; i < n; i++) {
 		float d = g[i] * s.coef;
@@ -45,6 +49,6 @@ k3_adamw_step_cpu_f32(void *const *buf, const struct k3_adamw_args *a)
 		return;
 	struct scalars s = step_scalars(out, hyper, a);
 	for (uint32_t b = 0; b < a->params.n; b++)
-		update(buf[a->params.first + b], buf[a->exp_avg.first + b], buf[a->exp_avg_sq.first + b], buf[a->grads.first + b],
-		       a->n_elems[b], s);
+		update(buf[a->params.first + b], buf[a->exp_avg.first + b],
+		       buf[a->exp_avg_sq.first + b], buf[a->grads.first + b], a->n_elems[b], s);
 }

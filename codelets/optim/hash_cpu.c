@@ -1,5 +1,5 @@
-/* Fingerprint of data: FNV-1a over 64-bit words.  The trap: a word-wise FNV never carries high bits down, so each step is followed by
- * a shift that does. */
+/* Fingerprint of data: FNV-1a over 64-bit words.  The trap: a word-wise FNV never carries high bits
+ * down, so each step is followed by a shift that does. */
 #include <string.h>
 
 #include "../../common/op/optim.h"

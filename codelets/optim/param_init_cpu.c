@@ -1,5 +1,5 @@
-/* Initial values (model.md 1.3) from the counter-based generator: an element's value depends on seed, name and its index in the
- * tensor alone. */
+/* Initial values (model.md 1.3) from the counter-based generator: an element's value depends on
+ * seed, name and its index in the tensor alone. */
 #include <math.h>
 
 #include "../../common/op/optim.h"

@@ -1,5 +1,6 @@
-/* Router bias after a step (model.md 5.4): the sign rule moves each bias by a fixed step towards balance, the quantile rule replaces
- * it by the value at which the expert would have received its share. */
+/* Router bias after a step (model.md 5.4): the sign rule moves each bias by a fixed step towards
+ * balance, the quantile rule replaces it by the value at which the expert would have received its
+ * share. */
 #include <math.h>
 
 #include "../../common/op/optim.h"
@@ -16,7 +17,8 @@ sign_rule(float *bias, const int32_t *count, size_t n, double u)
 		drift += u * (double)((mean > count[e]) - (mean < count[e]));
 	drift /= (double)n;
 	for (size_t e = 0; e < n; e++)
-		bias[e] = (float)((double)bias[e] + u * (double)((mean > count[e]) - (mean < count[e])) - drift);
+		bias[e] = (float)((double)bias[e] +
+				  u * (double)((mean > count[e]) - (mean < count[e])) - drift);
 }
 
 /* Position of the k/E quantile in one expert's histogram, in bins. */
@@ -68,5 +70,6 @@ k3_router_bias_update_cpu_f32(void *const *buf, const struct k3_router_bias_args
 	if (a->rule == K3_BALANCE_SIGN)
 		sign_rule(bias, balance, a->n_experts, a->u);
 	else if (a->rule == K3_BALANCE_QUANTILE)
-		quantile_rule(bias, balance + a->n_experts, a->n_experts, a->bins, (double)a->k / (double)a->n_experts);
+		quantile_rule(bias, balance + a->n_experts, a->n_experts, a->bins,
+			      (double)a->k / (double)a->n_experts);
 }

@@ -56,8 +56,9 @@ struct k3_router_bias_args {
 };
 void k3_router_bias_update_cpu_f32(void *const *buf, const struct k3_router_bias_args *a);
 
-/* hash_data: 0 W u64 [1]: FNV-1a over the 64-bit words (then the tail bytes) of the listed data in order, starting at K3_FNV_START;
- *            data: n x R, n_bytes[i] each. */
+/* hash_data: 0 W u64 [1]: FNV-1a over the words of the listed data in order, starting at K3_FNV_START; data: n x R, n_bytes[i] each.
+ *            Each whole 64-bit word of a datum: h = (h ^ word) * prime, then h ^= h >> 29, because a product never carries high
+ *            bits down; the tail bytes of a datum follow as in plain FNV-1a. */
 struct k3_hash_args {
 	uint32_t n_buf;
 	struct k3_list data;

@@ -27,7 +27,8 @@ def save(name, tensors):
         x = np.asarray(x)
         dtype, kind = NAMES[x.dtype.kind] if x.dtype != np.float32 else ("F32", np.float32)
         x = np.ascontiguousarray(x, kind)
-        head[key] = {"dtype": dtype, "shape": list(x.shape), "data_offsets": [len(data), len(data) + x.nbytes]}
+        head[key] = {"dtype": dtype, "shape": list(x.shape),
+                     "data_offsets": [len(data), len(data) + x.nbytes]}
         data += x.tobytes()
     text = json.dumps(head).encode()
     text += b" " * (-len(text) % 8)
@@ -72,8 +73,9 @@ def glu():
     g, u = X @ W1.T, X @ W3.T
     h = ref.situ_f(g, u)
     dg, du = ref.situ_b(g, u, DY @ W2)
-    out = dict(x=x, w1=w1, w3=w3, w2=w2, p_in=p_in, dy=dy, gu=np.concatenate([g, u], 1), y=h @ W2.T,
-               dgu=np.concatenate([dg, du], 1), dx=dg @ W1 + du @ W3, dw1=dg.T @ X, dw3=du.T @ X, dw2=DY.T @ h)
+    out = dict(x=x, w1=w1, w3=w3, w2=w2, p_in=p_in, dy=dy, gu=np.concatenate([g, u], 1),
+               y=h @ W2.T, dgu=np.concatenate([dg, du], 1), dx=dg @ W1 + du @ W3,
+               dw1=dg.T @ X, dw3=du.T @ X, dw2=DY.T @ h)
     return {"glu." + k: v for k, v in out.items()}
 
 
@@ -97,8 +99,8 @@ def head():
         hit[t] = logits[t].argmax() == labels[t]
         dlogits[t, labels[t]] -= 1
     dlogits *= inv_n
-    out = dict(h=h, w=w, labels=labels, inv_n=[inv_n], logits=logits, loss=loss, hit=hit, dlogits=dlogits,
-               dh=dlogits @ W, dw=dlogits.T @ H)
+    out = dict(h=h, w=w, labels=labels, inv_n=[inv_n], logits=logits, loss=loss, hit=hit,
+               dlogits=dlogits, dh=dlogits @ W, dw=dlogits.T @ H)
     return {"head." + k: np.asarray(v) for k, v in out.items()}
 
 
@@ -132,8 +134,8 @@ def adamw():
         p = p - rate * (m / (1 - b1 ** (t + 1))) / (np.sqrt(v / (1 - b2 ** (t + 1))) + eps)
         path.append(p)
     assert 5 < sum(c < 1 for c in coef) < 15
-    save("adamw", dict(start=start, grads=grads, norm=np.array(norm), coef=np.array(coef), path=np.stack(path), exp_avg=m,
-                       exp_avg_sq=v))
+    save("adamw", dict(start=start, grads=grads, norm=np.array(norm), coef=np.array(coef),
+                       path=np.stack(path), exp_avg=m, exp_avg_sq=v))
 
 
 MASK = 2**64 - 1
@@ -152,7 +154,8 @@ def uniform(key, i):
 
 def gauss(key, i, bound):
     while True:
-        x = math.sqrt(-2 * math.log(1 - uniform(key, 2 * i))) * math.cos(2 * math.pi * uniform(key, 2 * i + 1))
+        radius = math.sqrt(-2 * math.log(1 - uniform(key, 2 * i)))
+        x = radius * math.cos(2 * math.pi * uniform(key, 2 * i + 1))
         if bound <= 0 or abs(x) <= bound:
             return x
         key = bits(key ^ 0xD1B54A32D192ED03, 0)
@@ -167,8 +170,10 @@ def init():
     key ^= (7 * 0xD1B54A32D192ED03) & MASK
     far = next(i for i in range(64, 10**6) if abs(gauss(key, i, 0)) > 3)
     at = [*range(64), *range(far - 1, far + 3), *range(2**33 + 5, 2**33 + 9)]
-    out = dict(normal=[1.5 * gauss(key, i, 2 / 1.5) for i in at], free=[1.5 * gauss(key, i, 0) for i in at],
-               three=[1.5 * gauss(key, i, 3) for i in at], log_uniform=[math.log(1 + 15 * uniform(key, i)) for i in at])
+    out = dict(normal=[1.5 * gauss(key, i, 2 / 1.5) for i in at],
+               free=[1.5 * gauss(key, i, 0) for i in at],
+               three=[1.5 * gauss(key, i, 3) for i in at],
+               log_uniform=[math.log(1 + 15 * uniform(key, i)) for i in at])
     out = {k: np.array(v) for k, v in out.items()}
     save("init", dict(far=np.array([far]), **out))
 
