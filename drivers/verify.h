@@ -72,6 +72,10 @@ json_t *k3i_verify_metadata(const struct k3_st *st, const char *key);
 /** Tensor of the file as malloc'ed double or int32 array; NULL when it is absent or can't be read. */
 double *k3i_verify_f64(const struct k3_st *st, const char *name, size_t *n);
 int32_t *k3i_verify_i32(const struct k3_st *st, const char *name, size_t *n);
+/** Tokens and labels are in the vocabulary (negative labels count for nothing), else the first offender is logged. */
+int k3i_verify_check_tokens(const int32_t *ids, const int32_t *labels, size_t n, uint32_t vocab);
+/** Expert ids that are to be forced are in range, else the first offender is logged. */
+int k3i_verify_check_ids(const char *name, const int32_t *ids, size_t n, uint32_t experts);
 /**
  * A checkpoint tensor of the store as malloc'ed doubles with its padding; kind 0 parameter, 1 gradient, 2 and 3 moments; NULL when
  * memory is out.

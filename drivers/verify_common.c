@@ -86,6 +86,28 @@ k3i_verify_i32(const struct k3_st *st, const char *name, size_t *n)
 	return out;
 }
 
+int
+k3i_verify_check_tokens(const int32_t *ids, const int32_t *labels, size_t n, uint32_t vocab)
+{
+	for (size_t i = 0; i < n; i++)
+		if (ids[i] < 0 || (uint32_t)ids[i] >= vocab || (labels[i] >= 0 && (uint32_t)labels[i] >= vocab)) {
+			k3_error("drivers", "token %d or label %d at position %zu: the vocabulary has %u", ids[i], labels[i], i, vocab);
+			return K3_EINVAL;
+		}
+	return K3_OK;
+}
+
+int
+k3i_verify_check_ids(const char *name, const int32_t *ids, size_t n, uint32_t experts)
+{
+	for (size_t i = 0; i < n; i++)
+		if (ids[i] < 0 || (uint32_t)ids[i] >= experts) {
+			k3_error("drivers", "%s[%zu] is %d: there are %u experts", name, i, ids[i], experts);
+			return K3_EINVAL;
+		}
+	return K3_OK;
+}
+
 /* Adds the rows of one block to the tensor. */
 static void
 take_block(double *out, const struct k3_ckpt_tensor *t, const struct k3_datum *d, const float *block)

@@ -34,13 +34,7 @@ read_inputs(struct model_case *c)
 		         c->t, n_labels, n_docs);
 		return K3_EFORMAT;
 	}
-	for (size_t i = 0; i < c->t; i++)
-		if (c->ids[i] < 0 || (uint32_t)c->ids[i] >= c->config.vocab || c->labels[i] >= (int32_t)c->config.vocab) {
-			k3_error("drivers", "token %d or label %d at position %zu: the vocabulary has %u", c->ids[i], c->labels[i], i,
-			         c->config.vocab);
-			return K3_EINVAL;
-		}
-	return K3_OK;
+	return k3i_verify_check_tokens(c->ids, c->labels, c->t, c->config.vocab);
 }
 
 /* Expert ids of the file as input of the routers. */
@@ -60,6 +54,8 @@ read_forced(struct model_case *c)
 			k3_error("drivers", "%s is missing or not [%zu, %u]: routing can't be forced", name, c->t, c->config.top_k);
 			return K3_EFORMAT;
 		}
+		if (k3i_verify_check_ids(name, c->forced[m], n, c->config.experts) != K3_OK)
+			return K3_EINVAL;
 	}
 	return K3_OK;
 }

@@ -115,7 +115,8 @@ microbatch_read(struct train_case *c, size_t step, size_t m, struct microbatch *
 	mb->ids = mb_tensor(c->st, step, m, "input_ids", &mb->t);
 	mb->labels = mb_tensor(c->st, step, m, "labels", &n_labels);
 	mb->docs = mb_tensor(c->st, step, m, "doc_ids", &n_docs);
-	if (!mb->ids || !mb->labels || !mb->docs || n_labels != mb->t || n_docs != mb->t)
+	if (!mb->ids || !mb->labels || !mb->docs || n_labels != mb->t || n_docs != mb->t ||
+	    k3i_verify_check_tokens(mb->ids, mb->labels, mb->t, c->config.vocab) != K3_OK)
 		return K3_EFORMAT;
 	if (!c->options->forced_routing)
 		return K3_OK;
@@ -125,7 +126,8 @@ microbatch_read(struct train_case *c, size_t step, size_t m, struct microbatch *
 	for (size_t l = 0; l < mb->moe_layers; l++) {
 		snprintf(name, sizeof(name), "router_ids.%zu", l + c->config.first_dense);
 		mb->forced[l] = mb_tensor(c->st, step, m, name, &n);
-		if (!mb->forced[l])
+		if (!mb->forced[l] || n != mb->t * c->config.top_k ||
+		    k3i_verify_check_ids(name, mb->forced[l], n, c->config.experts) != K3_OK)
 			return K3_EFORMAT;
 	}
 	return K3_OK;

@@ -5,7 +5,9 @@
 #include <hwloc.h>
 #include <starpu.h>
 #include <stdio.h>
+#include <stdbool.h>
 #include <stdlib.h>
+#include <strings.h>
 #include <unistd.h>
 #ifdef K3_HAVE_OPENBLAS
 #include <cblas.h>
@@ -48,6 +50,24 @@ report_cores(const struct k3_runtime *r)
 		        STARPU_MAXCPUS);
 }
 
+/* Older OpenBLAS builds do not know newer processors and fall back to kernels that are many times slower. */
+static void
+report_blas(void)
+{
+#ifdef K3_HAVE_OPENBLAS
+	const char *core = openblas_get_corename();
+	bool wide = false;
+
+#ifdef __x86_64__
+	wide = __builtin_cpu_supports("avx2");
+#endif
+	k3_debug("tasks", "OpenBLAS uses its kernels for %s", core);
+	if (wide && (strcasecmp(core, "Prescott") == 0 || strcasecmp(core, "Core2") == 0 || strcasecmp(core, "Generic") == 0))
+		k3_warn("tasks", "this OpenBLAS does not know the processor and uses its slow kernels for %s: "
+		        "set OPENBLAS_CORETYPE=%s", core, __builtin_cpu_supports("avx512dq") ? "SkylakeX" : "Haswell");
+#endif
+}
+
 int
 k3_runtime_create(struct k3_runtime **runtime, const struct k3_runtime_options *options)
 {
@@ -82,6 +102,7 @@ k3_runtime_create(struct k3_runtime **runtime, const struct k3_runtime_options *
 		return K3_ENODEV;
 	}
 	report_cores(r);
+	report_blas();
 	*runtime = r;
 	return K3_OK;
 }
