@@ -8,7 +8,9 @@
 #include "status.h"
 
 #define FIELD(section, kind, key, member, fallback) \
-	{ K3I_##section, K3I_##kind, key, offsetof(struct k3_config, member), fallback }
+	{ K3I_##section, K3I_##kind, key, offsetof(struct k3_config, member), fallback, false }
+#define OUR_FIELD(section, key, member, fallback) \
+	{ K3I_##section, K3I_POSITIVE, key, offsetof(struct k3_config, member), fallback, true }
 
 const struct k3i_field k3i_fields[] = {
 	FIELD(TEXT, SIZE, "hidden_size", width, 0),
@@ -32,9 +34,9 @@ const struct k3i_field k3i_fields[] = {
 	FIELD(TEXT, POSITIVE, "activation_situ_beta", situ_beta1, 0),
 	FIELD(TEXT, POSITIVE, "activation_situ_linear_beta", situ_beta2, 0),
 	FIELD(TEXT, POSITIVE, "rms_norm_eps", norm_eps, 0),
-	FIELD(TEXT, POSITIVE, "mla_latent_norm_eps", mla_norm_eps, 1e-6),
-	FIELD(TEXT, POSITIVE, "qk_l2norm_eps", l2_eps, 1e-6),
-	FIELD(TEXT, POSITIVE, "router_sum_eps", router_sum_eps, 1e-20),
+	OUR_FIELD(TEXT, "mla_latent_norm_eps", mla_norm_eps, 1e-6),
+	OUR_FIELD(TEXT, "qk_l2norm_eps", l2_eps, 1e-6),
+	OUR_FIELD(TEXT, "router_sum_eps", router_sum_eps, 1e-20),
 	FIELD(LINEAR, SIZE, "num_heads", kda_heads, 0),
 	FIELD(LINEAR, SIZE, "head_dim", kda_dim, 0),
 	FIELD(LINEAR, SIZE, "short_conv_kernel_size", conv_taps, 0),
@@ -48,7 +50,7 @@ const struct k3i_field k3i_fields[] = {
 	FIELD(VISION, SIZE, "init_pos_emb_height", vision.table_h, 0),
 	FIELD(VISION, SIZE, "init_pos_emb_width", vision.table_w, 0),
 	FIELD(VISION, SIZE, "init_pos_emb_time", vision.max_frames, 0),
-	FIELD(VISION, POSITIVE, "vt_norm_eps", vision.norm_eps, 1e-5),
+	OUR_FIELD(VISION, "vt_norm_eps", vision.norm_eps, 1e-5),
 	FIELD(VISION, POSITIVE, "projector_ln_eps", vision.projector_eps, 1e-5),
 };
 const size_t k3i_n_fields = sizeof(k3i_fields) / sizeof(k3i_fields[0]);

@@ -22,6 +22,7 @@ struct k3i_field {
 	const char *key;
 	size_t offset;   /* in struct k3_config */
 	double fallback; /* value of an absent key; 0: the key is required */
+	bool ours;       /* no key of the released layout: written only when it differs */
 };
 
 extern const struct k3i_field k3i_fields[];

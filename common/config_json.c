@@ -100,14 +100,14 @@ ids_read(const struct k3i_source *s, struct k3_config *config)
 		char allowed[64];
 
 		snprintf(allowed, sizeof(allowed), "a token id from 0 to %u", config->vocab - 1);
-		if (top && text && !json_equal(top, text))
-			k3_warn("common", "%s: %s differs inside and outside text_config; "
-			        "the outer one holds", s->origin, k3i_id_keys[i]);
 		if (value && (!json_is_integer(value) || json_integer_value(value) < 0 ||
 		              json_integer_value(value) >= (json_int_t)config->vocab))
 			ret = k3i_refuse(s, K3I_TOP, k3i_id_keys[i], value, allowed);
 		else if (value)
 			*k3i_id(config, i) = (uint32_t)json_integer_value(value);
+		if (ret == K3_OK && top && text && !json_equal(top, text))
+			k3_warn("common", "%s: %s differs inside and outside text_config; "
+			        "the outer one holds", s->origin, k3i_id_keys[i]);
 		json_decref(text);
 		json_decref(top);
 		if (ret != K3_OK)

@@ -26,7 +26,7 @@ fields_write(const struct k3_config *config, json_t *const section[])
 		const struct k3i_field *field = &k3i_fields[i];
 		double value = k3i_field_get(field, config);
 
-		if (!section[field->section] || (field->fallback > 0.0 && value == field->fallback))
+		if (!section[field->section] || (field->ours && value == field->fallback))
 			continue;
 		json_object_set_new(section[field->section], field->key,
 		                    k3i_field_is_integer(field) ? json_integer((json_int_t)value)

@@ -11,9 +11,10 @@ char *config_case_edit(const char *text, const char *old, const char *new);
 /** Parses the golden text with one thing changed. */
 int config_case_parse(struct k3_config *config, const char *old, const char *new);
 
-/** The change is refused with `status`, in one line that holds all needles, and nothing is stored. */
+/** The change is refused with `status`, in one line that holds all needles, and nothing is stored.
+ */
 void config_case_refused(const char *old, const char *new, int status, const char *const needles[]);
 
-#define CONFIG_NEEDLES(...) ((const char *const[]){ __VA_ARGS__, NULL })
+#define CONFIG_NEEDLES(...) ((const char *const[]){__VA_ARGS__, NULL})
 
 #endif

@@ -1,5 +1,5 @@
-/* Presets and changes of a configuration.  The sizes of the presets are held by the parameter counts
- * that are published for them: nearly every size is a factor of some term of the count. */
+/* Presets and changes of a configuration.  The sizes of the presets are held by the parameter
+ * counts that are published for them: nearly every size is a factor of some term of the count. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdio.h>
@@ -39,13 +39,13 @@ text_parameters(const struct k3_config *c)
 	uint64_t d = c->width, n = 2 * c->vocab * d + 3 * d;
 	uint64_t p = (uint64_t)c->kda_heads * c->kda_dim, h = c->heads;
 	uint64_t mla = d * c->q_rank + c->q_rank + c->q_rank * h * (c->nope_dim + c->rope_dim) +
-	               d * (c->kv_rank + c->rope_dim) + c->kv_rank +
-	               c->kv_rank * h * (c->nope_dim + c->v_dim) + 2 * d * h * c->v_dim;
+		       d * (c->kv_rank + c->rope_dim) + c->kv_rank +
+		       c->kv_rank * h * (c->nope_dim + c->v_dim) + 2 * d * h * c->v_dim;
 	uint64_t kda = 3 * d * p + 3 * p * c->conv_taps + d * c->kda_dim + c->kda_dim * p +
-	               d * c->kda_heads + 2 * d * p + c->kda_heads + p + c->kda_dim;
+		       d * c->kda_heads + 2 * d * p + c->kda_heads + p + c->kda_dim;
 	uint64_t moe = d * c->experts + 2 * d * c->latent + c->latent +
-	               3 * d * c->shared_experts * c->expert_ffn +
-	               3ull * c->experts * c->latent * c->expert_ffn;
+		       3 * d * c->shared_experts * c->expert_ffn +
+		       3ull * c->experts * c->latent * c->expert_ffn;
 
 	for (uint32_t l = 0; l < c->layers; l++)
 		n += (l > 0 ? 6 : 4) * d + (c->is_mla[l] ? mla : kda) +
@@ -70,9 +70,9 @@ Test(config, presets_have_the_published_parameter_counts)
 		const char *name;
 		uint64_t text, vision;
 	} want[] = {
-		{ "Kimi-K3", 2779484379232, 447358976 }, { "debug", 94832580, 5199360 },
-		{ "debug24", 1083498016, 36486656 },     { "debug17", 23585008, 3297792 },
-		{ "mini", 80930492, 4871424 + 1573376 },
+		{"Kimi-K3", 2779484379232, 447358976}, {"debug", 94832580, 5199360},
+		{"debug24", 1083498016, 36486656},     {"debug17", 23585008, 3297792},
+		{"mini", 80930492, 4871424 + 1573376},
 	};
 
 	for (size_t i = 0; i < sizeof(want) / sizeof(want[0]); i++) {
@@ -91,10 +91,13 @@ Test(config, presets_have_the_sizes_that_no_count_holds)
 		const char *name;
 		uint32_t block_layers, top_k, vision_heads, experts, q_rank, kv_rank;
 	} want[] = {
-		{ "Kimi-K3", 12, 16, 12, 896, 1536, 512 }, { "debug", 12, 2, 3, 8, 128, 64 },
-		{ "debug24", 12, 4, 6, 32, 512, 256 },     { "debug17", 4, 2, 4, 8, 128, 64 },
-		{ "mini", 12, 2, 4, 8, 128, 512 },         { "small", 1, 1, 3, 2, 32, 32 },
-		{ "tiny", 2, 2, 0, 6, 32, 24 },
+		{"Kimi-K3", 12, 16, 12, 896, 1536, 512},
+		{"debug", 12, 2, 3, 8, 128, 64},
+		{"debug24", 12, 4, 6, 32, 512, 256},
+		{"debug17", 4, 2, 4, 8, 128, 64},
+		{"mini", 12, 2, 4, 8, 128, 512},
+		{"small", 1, 1, 3, 2, 32, 32},
+		{"tiny", 2, 2, 0, 6, 32, 24},
 	};
 
 	for (size_t i = 0; i < sizeof(want) / sizeof(want[0]); i++) {
@@ -114,8 +117,8 @@ Test(config, presets_have_the_sizes_that_no_count_holds)
 		cr_expect_eq(c.l2_eps, 1e-6);
 		cr_expect_eq(c.router_sum_eps, 1e-20);
 		cr_expect_eq(c.vision.max_frames, strcmp(c.name, "small") == 0 ? 1u
-		                                  : c.vision.present           ? 4u
-		                                                               : 0u);
+						  : c.vision.present	       ? 4u
+									       : 0u);
 	}
 }
 
@@ -125,9 +128,12 @@ Test(config, presets_have_mla_in_every_fourth_layer_and_in_the_last)
 		const char *name;
 		uint32_t layers, mla[8];
 	} want[] = {
-		{ "debug", 13, { 3, 7, 11, 12 } }, { "debug17", 17, { 3, 7, 11, 15, 16 } },
-		{ "debug24", 24, { 3, 7, 11, 15, 19, 23 } }, { "mini", 21, { 3, 7, 11, 15, 19, 20 } },
-		{ "small", 2, { 1 } }, { "tiny", 5, { 3, 4 } },
+		{"debug", 13, {3, 7, 11, 12}},
+		{"debug17", 17, {3, 7, 11, 15, 16}},
+		{"debug24", 24, {3, 7, 11, 15, 19, 23}},
+		{"mini", 21, {3, 7, 11, 15, 19, 20}},
+		{"small", 2, {1}},
+		{"tiny", 5, {3, 4}},
 	};
 
 	for (size_t i = 0; i < sizeof(want) / sizeof(want[0]); i++) {
@@ -209,7 +215,7 @@ Test(config, fewer_layers_keep_the_first_ones)
 
 Test(config, layer_numbers_outside_the_schedule_are_refused)
 {
-	static const long long bad[] = { 0, -1, 14, 2147483648, 9223372036854775807 };
+	static const long long bad[] = {0, -1, 14, 2147483648, 9223372036854775807};
 
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		struct k3_config c = preset("debug");
@@ -236,7 +242,7 @@ Test(config, another_vocabulary_moves_the_special_ids)
 
 Test(config, impossible_vocabularies_are_refused)
 {
-	static const long long bad[] = { 0, -1, 4, 2147483648, 9223372036854775807 };
+	static const long long bad[] = {0, -1, 4, 2147483648, 9223372036854775807};
 
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		struct k3_config c = preset("small");

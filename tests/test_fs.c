@@ -161,12 +161,12 @@ Test(fs, remove_tree_accepts_what_is_absent)
 
 Test(fs, remove_tree_refuses_paths_that_end_in_no_name)
 {
-	static const char *const refused[] = { "a/..", "a/.", "a/" };
+	static const char *const refused[] = {"a/..", "a/.", "a/"};
 
 	cr_assert_eq(k3_fs_mkdirs(scratch_path("a/b")), K3_OK);
 	for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++)
 		cr_expect_eq(k3_fs_remove_tree(scratch_path(refused[i])), K3_EINVAL, "%s",
-		             refused[i]);
+			     refused[i]);
 	cr_expect_eq(k3_fs_remove_tree(""), K3_EINVAL);
 	cr_expect(is_there("a/b"));
 }

@@ -29,24 +29,24 @@ static int
 parse(struct values *v, const char *const words[])
 {
 	const struct k3_option options[N_OPTIONS] = {
-		{ "quiet", NULL, K3_OPT_SWITCH, &v->quiet, 0, 0, "says nothing", false },
-		{ "save", "DIR", K3_OPT_STRING, &v->save, 0, 0, "folder of checkpoints", false },
-		{ "steps", "N", K3_OPT_INT, &v->steps, 1, 1000000, "optimizer steps", false },
-		{ "shift", "N", K3_OPT_INT, &v->signed_number, -5, 5, "a signed number", false },
-		{ "rate", "X", K3_OPT_REAL, &v->rate, 1e-9, 1, "learning rate", false },
-		{ "tile", "N|all", K3_OPT_TILE, &v->tile, 0, 0, "rows of a tile", false },
+		{"quiet", NULL, K3_OPT_SWITCH, &v->quiet, 0, 0, "says nothing", false},
+		{"save", "DIR", K3_OPT_STRING, &v->save, 0, 0, "folder of checkpoints", false},
+		{"steps", "N", K3_OPT_INT, &v->steps, 1, 1000000, "optimizer steps", false},
+		{"shift", "N", K3_OPT_INT, &v->signed_number, -5, 5, "a signed number", false},
+		{"rate", "X", K3_OPT_REAL, &v->rate, 1e-9, 1, "learning rate", false},
+		{"tile", "N|all", K3_OPT_TILE, &v->tile, 0, 0, "rows of a tile", false},
 	};
 
-	*v = (struct values){ .steps = 7, .rate = 0.5, .tile = 64, .argc = 1 };
+	*v = (struct values){.steps = 7, .rate = 0.5, .tile = 64, .argc = 1};
 	memcpy(v->options, options, sizeof(options));
 	v->argv[0] = "k3_test";
 	for (; words[v->argc - 1]; v->argc++)
 		v->argv[v->argc] = (char *)(uintptr_t)words[v->argc - 1];
-	return k3_options_parse("k3_test", "[OPTIONS] FILE...", "Does a test.", v->options, N_OPTIONS,
-	                        v->argc, v->argv, &v->first);
+	return k3_options_parse("k3_test", "[OPTIONS] FILE...", "Does a test.", v->options,
+				N_OPTIONS, v->argc, v->argv, &v->first);
 }
 
-#define PARSE(v, ...) parse((v), (const char *const[]){ __VA_ARGS__, NULL })
+#define PARSE(v, ...) parse((v), (const char *const[]){__VA_ARGS__, NULL})
 
 /* The words are refused with one line that holds all needles. */
 static void
@@ -62,7 +62,7 @@ expect_refused(const char *const words[], const char *const needles[])
 		cr_expect_not_null(strstr(log, *needles), "\"%s\" is not in: %s", *needles, log);
 }
 
-#define WORDS(...) ((const char *const[]){ __VA_ARGS__, NULL })
+#define WORDS(...) ((const char *const[]){__VA_ARGS__, NULL})
 
 TestSuite(options, .init = scratch_start, .fini = scratch_stop, .timeout = 60);
 
@@ -95,7 +95,8 @@ Test(options, positional_words_keep_their_order_wherever_they_stand)
 {
 	struct values v;
 
-	cr_assert_eq(PARSE(&v, "one", "--steps", "3", "two", "--quiet", "-", "--", "--rate"), K3_OK);
+	cr_assert_eq(PARSE(&v, "one", "--steps", "3", "two", "--quiet", "-", "--", "--rate"),
+		     K3_OK);
 	cr_assert_eq(v.argc - v.first, 4);
 	cr_expect_str_eq(v.argv[v.first], "one");
 	cr_expect_str_eq(v.argv[v.first + 1], "two");
@@ -116,13 +117,14 @@ Test(options, bounds_and_negative_numbers_are_taken)
 
 Test(options, integers_outside_their_range_or_no_integers_are_refused)
 {
-	static const char *const bad[] = { "0", "-1", "1000001", "2147483648", "ten", "1e300", "NaN",
-		                           "inf", "", " 5", "5 ", "0x10", "1.5", "5,6", "+-5",
-		                           "99999999999999999999999" };
+	static const char *const bad[] = {"0",	 "-1",	  "1000001", "2147483648",
+					  "ten", "1e300", "NaN",     "inf",
+					  "",	 " 5",	  "5 ",	     "0x10",
+					  "1.5", "5,6",	  "+-5",     "99999999999999999999999"};
 
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		expect_refused(WORDS("--steps", bad[i]),
-		               WORDS("--steps", bad[i], "an integer from 1 to 1000000"));
+			       WORDS("--steps", bad[i], "an integer from 1 to 1000000"));
 		char joined[64];
 		snprintf(joined, sizeof(joined), "--steps=%s", bad[i]);
 		expect_refused(WORDS(joined), WORDS("--steps", bad[i]));
@@ -131,18 +133,19 @@ Test(options, integers_outside_their_range_or_no_integers_are_refused)
 
 Test(options, reals_outside_their_range_or_no_numbers_are_refused)
 {
-	static const char *const bad[] = { "0", "-1", "1.0001", "2147483648", "ten", "1e300", "1e999",
-		                           "NaN", "nan", "inf", "-inf", "", "0x1p-3", "1e", ".",
-		                           "0.5x", " 0.5" };
+	static const char *const bad[] = {"0",	    "-1",  "1.0001", "2147483648", "ten",  "1e300",
+					  "1e999",  "NaN", "nan",    "inf",	   "-inf", "",
+					  "0x1p-3", "1e",  ".",	     "0.5x",	   " 0.5"};
 
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
 		expect_refused(WORDS("--rate", bad[i]),
-		               WORDS("--rate", bad[i], "a number from 1e-09 to 1"));
+			       WORDS("--rate", bad[i], "a number from 1e-09 to 1"));
 }
 
 Test(options, tiles_are_multiples_of_64_or_all)
 {
-	static const char *const bad[] = { "63", "65", "-64", "ALL", "64x", "2147483648", "1e2", "NaN" };
+	static const char *const bad[] = {"63",	 "65",	       "-64", "ALL",
+					  "64x", "2147483648", "1e2", "NaN"};
 	struct values v;
 
 	cr_assert_eq(PARSE(&v, "--tile", "all"), K3_OK);
@@ -212,10 +215,17 @@ Test(options, help_names_every_option_on_stdout_and_ends_the_parse)
 {
 	int ret;
 	char *text = stdout_of("--help", &ret);
-	static const char *const needles[] = { "usage: k3_test [OPTIONS] FILE...", "Does a test.",
-		                               "--quiet", "--save DIR", "folder of checkpoints",
-		                               "--steps N", "--shift N", "--rate X", "--tile N|all",
-		                               "--help", "--version" };
+	static const char *const needles[] = {"usage: k3_test [OPTIONS] FILE...",
+					      "Does a test.",
+					      "--quiet",
+					      "--save DIR",
+					      "folder of checkpoints",
+					      "--steps N",
+					      "--shift N",
+					      "--rate X",
+					      "--tile N|all",
+					      "--help",
+					      "--version"};
 
 	cr_expect_eq(ret, K3_EINTR);
 	for (size_t i = 0; i < sizeof(needles) / sizeof(needles[0]); i++)
@@ -237,7 +247,7 @@ Test(options, version_is_one_line_on_stdout)
 
 Test(options, a_program_without_options_takes_words)
 {
-	char *argv[] = { "k3_test", "word", NULL };
+	char *argv[] = {"k3_test", "word", NULL};
 	int first;
 
 	cr_assert_eq(k3_options_parse("k3_test", "WORD", "", NULL, 0, 2, argv, &first), K3_OK);

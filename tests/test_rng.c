@@ -1,6 +1,6 @@
 /* Random numbers against values that a Python program computed from the definitions of rng.h with
- * exact integers: FNV-1a 64 (published vectors), splitmix64 (its published first outputs for seed 0),
- * key = FNV-1a(name) xor seed * 0xD1B54A32D192ED03 modulo 2^64. */
+ * exact integers: FNV-1a 64 (published vectors), splitmix64 (its published first outputs for seed
+ * 0), key = FNV-1a(name) xor seed * 0xD1B54A32D192ED03 modulo 2^64. */
 #include <criterion/criterion.h>
 #include <inttypes.h>
 #include <math.h>
@@ -53,8 +53,8 @@ Test(rng, uniform_takes_the_upper_53_bits, .timeout = 60)
 
 Test(rng, normal_is_box_muller_of_the_counters_2i_and_2i_plus_1, .timeout = 60)
 {
-	static const double want[] = { -0.1624127669246752, 0.958257314627139, -1.8534944347625848,
-		                       -0.29355345855951065 };
+	static const double want[] = {-0.1624127669246752, 0.958257314627139, -1.8534944347625848,
+				      -0.29355345855951065};
 	uint64_t key = k3_rng_key(name, SEED);
 
 	for (uint64_t i = 0; i < 4; i++)
@@ -93,8 +93,8 @@ Test(rng, moments_of_many_draws_are_those_of_the_distribution, .timeout = 60)
 Test(rng, permutation_follows_the_definition_and_the_seed, .timeout = 60)
 {
 	/* Fisher-Yates from the end, remainder of the bits, counters in order */
-	static const uint64_t want[2][10] = { { 9, 5, 0, 1, 7, 8, 2, 4, 3, 6 },
-		                              { 4, 3, 1, 8, 9, 0, 6, 7, 5, 2 } };
+	static const uint64_t want[2][10] = {{9, 5, 0, 1, 7, 8, 2, 4, 3, 6},
+					     {4, 3, 1, 8, 9, 0, 6, 7, 5, 2}};
 	uint64_t perm[10];
 
 	for (uint64_t seed = 7; seed < 9; seed++) {
@@ -107,7 +107,7 @@ Test(rng, permutation_holds_every_element_once, .timeout = 60)
 {
 	enum { N = 1000 };
 	uint64_t perm[N];
-	unsigned char seen[N] = { 0 };
+	unsigned char seen[N] = {0};
 
 	k3_rng_permutation(3, perm, N);
 	for (size_t i = 0; i < N; i++) {
