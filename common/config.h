@@ -14,45 +14,45 @@ enum { K3_MAX_LAYERS = 256 };
 
 struct k3_vision_config {
 	bool present;
-	uint32_t width;        /* dvw, vt_hidden_size */
-	uint32_t qkv_width;    /* dq, qkv_hidden_size */
-	uint32_t heads;        /* Hv */
-	uint32_t ffn;          /* Fv, vt_intermediate_size */
-	uint32_t layers;       /* Lv */
-	uint32_t patch;        /* patch_size, pixels a side */
+	uint32_t width;		   /* dvw, vt_hidden_size */
+	uint32_t qkv_width;	   /* dq, qkv_hidden_size */
+	uint32_t heads;		   /* Hv */
+	uint32_t ffn;		   /* Fv, vt_intermediate_size */
+	uint32_t layers;	   /* Lv */
+	uint32_t patch;		   /* patch_size, pixels a side */
 	uint32_t table_h, table_w; /* Ph, Pw */
-	uint32_t max_frames;   /* init_pos_emb_time */
+	uint32_t max_frames;	   /* init_pos_emb_time */
 	uint32_t merge_h, merge_w;
-	double norm_eps;       /* norm0, norm1, final_layernorm; vt_norm_eps, default 1e-5 */
-	double projector_eps;  /* post_norm; default 1e-5 */
+	double norm_eps;      /* norm0, norm1, final_layernorm; vt_norm_eps, default 1e-5 */
+	double projector_eps; /* post_norm; default 1e-5 */
 };
 
 struct k3_config {
-	char name[64];             /* preset name or file it came from; for people */
-	uint32_t width;            /* D, hidden_size */
-	uint32_t vocab;            /* Vv */
-	uint32_t layers;           /* L */
-	bool is_mla[K3_MAX_LAYERS]; /* layer l is gated MLA, else KDA */
-	uint32_t block_layers;     /* Bres, attn_res_block_size */
-	uint32_t heads;            /* H */
-	uint32_t q_rank, kv_rank;  /* rq, rkv */
+	char name[64];			    /* preset name or file it came from; for people */
+	uint32_t width;			    /* D, hidden_size */
+	uint32_t vocab;			    /* Vv */
+	uint32_t layers;		    /* L */
+	bool is_mla[K3_MAX_LAYERS];	    /* layer l is gated MLA, else KDA */
+	uint32_t block_layers;		    /* Bres, attn_res_block_size */
+	uint32_t heads;			    /* H */
+	uint32_t q_rank, kv_rank;	    /* rq, rkv */
 	uint32_t nope_dim, rope_dim, v_dim; /* dn, dr, dv */
-	uint32_t kda_heads;        /* Hk */
-	uint32_t kda_dim;          /* dk = dv of KDA */
-	uint32_t conv_taps;        /* W */
-	double gate_lower_bound;   /* lb, in [-5, 0) */
-	uint32_t dense_ffn;        /* Fd, intermediate_size */
-	uint32_t first_dense;      /* first_k_dense_replace */
-	uint32_t experts, top_k;   /* E, k */
-	uint32_t latent;           /* R, routed_expert_hidden_size */
-	uint32_t expert_ffn;       /* F, moe_intermediate_size */
-	uint32_t shared_experts;   /* Ns */
-	double route_scale;        /* routed_scaling_factor */
+	uint32_t kda_heads;		    /* Hk */
+	uint32_t kda_dim;		    /* dk = dv of KDA */
+	uint32_t conv_taps;		    /* W */
+	double gate_lower_bound;	    /* lb, in [-5, 0) */
+	uint32_t dense_ffn;		    /* Fd, intermediate_size */
+	uint32_t first_dense;		    /* first_k_dense_replace */
+	uint32_t experts, top_k;	    /* E, k */
+	uint32_t latent;		    /* R, routed_expert_hidden_size */
+	uint32_t expert_ffn;		    /* F, moe_intermediate_size */
+	uint32_t shared_experts;	    /* Ns */
+	double route_scale;		    /* routed_scaling_factor */
 	double situ_beta1, situ_beta2;
-	double norm_eps;           /* rms_norm_eps: every text norm but MLA's latent ones */
-	double mla_norm_eps;       /* q_a_layernorm, kv_a_layernorm; mla_latent_norm_eps, 1e-6 */
-	double l2_eps;             /* KDA's q and k; qk_l2norm_eps, default 1e-6 */
-	double router_sum_eps;     /* router_sum_eps, default 1e-20 */
+	double norm_eps;       /* rms_norm_eps: every text norm but MLA's latent ones */
+	double mla_norm_eps;   /* q_a_layernorm, kv_a_layernorm; mla_latent_norm_eps, 1e-6 */
+	double l2_eps;	       /* KDA's q and k; qk_l2norm_eps, default 1e-6 */
+	double router_sum_eps; /* router_sum_eps, default 1e-20 */
 	uint32_t bos, eos, pad, placeholder; /* token ids */
 	struct k3_vision_config vision;
 };

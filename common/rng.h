@@ -1,6 +1,6 @@
-/* Counter-based random numbers: the value depends on (seed, name, index) alone, so that the same model
- * comes out on every mesh, tile size and machine.  Generator: FNV-1a of the name, splitmix64 finaliser
- * (Steele, Lea, Flood 2014) of key + (counter+1) * golden ratio.
+/* Counter-based random numbers: the value depends on (seed, name, index) alone, so that the same
+ * model comes out on every mesh, tile size and machine.  Generator: FNV-1a of the name, splitmix64
+ * finaliser (Steele, Lea, Flood 2014) of key + (counter+1) * golden ratio.
  */
 #ifndef K3_RNG_H
 #define K3_RNG_H
@@ -21,7 +21,8 @@ uint64_t k3_rng_bits(uint64_t key, uint64_t i);
 /** Uniform in [0, 1), 53 bits. */
 double k3_rng_uniform(uint64_t key, uint64_t i);
 
-/** Standard normal (Box-Muller of two uniforms), redrawn until |x| <= bound; bound <= 0: no bound. */
+/** Standard normal (Box-Muller of two uniforms), redrawn until |x| <= bound; bound <= 0: no bound.
+ */
 double k3_rng_normal(uint64_t key, uint64_t i, double bound);
 
 /** Seeded permutation of 0..n-1: position -> element, in place in perm (Fisher-Yates). */

@@ -12,8 +12,19 @@
 #include <stdint.h>
 
 enum k3_dtype {
-	K3_F32, K3_F64, K3_BF16, K3_F16, K3_I32, K3_I64, K3_U8,
-	K3_I8, K3_I16, K3_U16, K3_U32, K3_U64, K3_BOOL
+	K3_F32,
+	K3_F64,
+	K3_BF16,
+	K3_F16,
+	K3_I32,
+	K3_I64,
+	K3_U8,
+	K3_I8,
+	K3_I16,
+	K3_U16,
+	K3_U32,
+	K3_U64,
+	K3_BOOL
 };
 enum { K3_ST_MAX_DIMS = 8 };
 
@@ -28,7 +39,7 @@ struct k3_st_tensor {
 	uint32_t n_dims;
 	uint64_t dims[K3_ST_MAX_DIMS];
 	uint64_t n_elems;
-	const void *data;   /* inside the mapping; unaligned access is possible */
+	const void *data; /* inside the mapping; unaligned access is possible */
 };
 
 struct k3_st; /* an open file or sharded checkpoint */
@@ -67,11 +78,11 @@ struct k3_st_writer;
  * shard_bytes (0: 5 GiB).
  */
 int k3_st_writer_create(struct k3_st_writer **w, const char *dir, const char *base,
-                        uint64_t shard_bytes);
+			uint64_t shard_bytes);
 int k3_st_writer_metadata(struct k3_st_writer *w, const char *key, const char *value);
 /** F32, BF16 or F64; a name declared twice, another dtype or too many bytes give K3_EINVAL. */
 int k3_st_writer_declare(struct k3_st_writer *w, const char *name, enum k3_dtype dtype,
-                         uint32_t n_dims, const uint64_t *dims);
+			 uint32_t n_dims, const uint64_t *dims);
 /** After the last declaration: lays out the shards, writes the headers, reserves the space (ENOSPC
  * shows here). */
 int k3_st_writer_begin(struct k3_st_writer *w);
@@ -80,7 +91,7 @@ int k3_st_writer_begin(struct k3_st_writer *w);
  * @return K3_OK, K3_ENOENT (name), K3_EINVAL (range), K3_EEXIST (given before), K3_EIO,
  *         K3_ENOMEM */
 int k3_st_writer_put_f32(struct k3_st_writer *w, const char *name, uint64_t first, uint64_t n,
-                         const float *data);
+			 const float *data);
 /** fsyncs, closes and renames; an element that nobody wrote is an error that lists the keys
  * (K3_EINVAL). A base.safetensors or index that an earlier save in the other form left is removed:
  * the reader prefers the index. Several files are not one atom; for that, write into a fresh folder

@@ -115,7 +115,7 @@ wanted="$packages_build $packages_test"
 # shellcheck disable=SC2086 # a list of words
 stage packages packages_need $wanted
 stage lists all_listed
-if [ ! -x "$top/configure" ] || [ ! -f "$top/Makefile.in" ]; then
+if [ ! -x "$top/configure" ] || [ ! -f "$top/build-aux/ltmain.sh" ]; then
 	stage autogen sh "$top/autogen.sh"
 fi
 stage configure configure_build

@@ -1,5 +1,5 @@
 #!/bin/sh
-# From nothing to a small Kimi K3 that has learnt from text on this machine: a few minutes on 2 cores.
+# From nothing to a small Kimi K3 that has learnt from text on this machine: about six minutes on 2 cores.
 #   usage: sh contrib/demo.sh [TEXT...]
 # TEXT are files or folders; the default is the licences under /usr/share/common-licenses.
 # Everything is made in build-demo; delete that folder to start again.
@@ -8,7 +8,7 @@ top=$(cd "$(dirname "$0")/.." && pwd)
 . "$top/contrib/packages.sh"
 build=$top/build-demo
 out=$build/demo
-steps=200
+steps=100
 
 [ $# -gt 0 ] || set -- /usr/share/common-licenses
 for text in "$@"; do
@@ -27,7 +27,7 @@ packages_need $packages_build $packages_starpu
 say "Build in $build"
 here=$(pwd)
 mkdir -p "$build"
-if [ ! -x "$top/configure" ] || [ ! -f "$top/Makefile.in" ]; then
+if [ ! -x "$top/configure" ] || [ ! -f "$top/build-aux/ltmain.sh" ]; then
 	sh "$top/autogen.sh" >"$build/autogen.out" 2>&1 || { tail -n 20 "$build/autogen.out" >&2; exit 1; }
 fi
 cd "$build"
@@ -62,7 +62,7 @@ say "Data set: every byte a token, the last tenth of each file held out"
 
 say "Training: preset debug17, $steps steps of 2 x 1,024 tokens"
 "$build/k3_train" --model debug17 --data "$out/demo.k3t" --eval-data "$out/demo.val.k3t" \
-	--eval-every 50 --tokens 1024 --accumulate 2 --steps "$steps" --warmup 10 --lr 2e-3 --save "$out/checkpoints" |
+	--eval-every 25 --tokens 1024 --accumulate 2 --steps "$steps" --warmup 10 --lr 2e-3 --save "$out/checkpoints" |
 	tee "$out/steps.tsv"
 checkpoint=$(printf '%s/checkpoints/step-%06d' "$out" "$steps")
 

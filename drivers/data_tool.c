@@ -54,13 +54,13 @@ usage_refuse(const char *text)
 
 /* Options that the kind of input has no use for. */
 static int
-unused_check(const struct k3_option *options, size_t n, const char *kind,
-             const char *const *unused, size_t n_unused)
+unused_check(const struct k3_option *options, size_t n, const char *kind, const char *const *unused,
+	     size_t n_unused)
 {
 	for (size_t i = 0; i < n_unused; i++)
 		if (k3_option_given(options, n, unused[i])) {
 			k3_error("drivers", "--%s has no effect together with --%s", unused[i],
-			         kind);
+				 kind);
 			return K3_EINVAL;
 		}
 	return K3_OK;
@@ -68,23 +68,23 @@ unused_check(const struct k3_option *options, size_t n, const char *kind,
 
 static int
 bytes_run(const struct tokens_options *o, const struct k3_option *options, size_t n, char **files,
-          size_t n_files)
+	  size_t n_files)
 {
-	static const char *const unused[] = { "bos", "eos", "pad" };
+	static const char *const unused[] = {"bos", "eos", "pad"};
 	uint32_t vocab = k3_option_given(options, n, "vocab") ? (uint32_t)o->vocab : 260;
 	int ret = unused_check(options, n, "bytes", unused, LENGTH(unused));
 
 	if (ret != K3_OK)
 		return ret;
 	return k3_k3t_import_bytes((const char *const *)files, n_files, o->output, vocab,
-	                           o->holdout);
+				   o->holdout);
 }
 
 static int
 raw_run(const struct tokens_options *o, const struct k3_option *options, size_t n, char **files,
-        size_t n_files)
+	size_t n_files)
 {
-	static const char *const unused[] = { "holdout" };
+	static const char *const unused[] = {"holdout"};
 	const char *kind = o->raw_u16 ? "raw-u16" : "raw-u32";
 	int ret = unused_check(options, n, kind, unused, LENGTH(unused));
 
@@ -94,8 +94,8 @@ raw_run(const struct tokens_options *o, const struct k3_option *options, size_t 
 		return usage_refuse("a token dump needs --vocab and --eos");
 	if (n_files != 1)
 		return usage_refuse("a token dump is one file");
-	struct k3_k3t_ids ids = { (uint32_t)o->vocab, K3_K3T_NO_ID, (uint32_t)o->eos, K3_K3T_NO_ID,
-		                  K3_K3T_NO_ID };
+	struct k3_k3t_ids ids = {(uint32_t)o->vocab, K3_K3T_NO_ID, (uint32_t)o->eos, K3_K3T_NO_ID,
+				 K3_K3T_NO_ID};
 	if (k3_option_given(options, n, "bos"))
 		ids.bos = (uint32_t)o->bos;
 	if (k3_option_given(options, n, "pad"))
@@ -106,23 +106,23 @@ raw_run(const struct tokens_options *o, const struct k3_option *options, size_t 
 static int
 tokens_run(int argc, char **argv)
 {
-	struct tokens_options o = { .holdout = 0.1 };
+	struct tokens_options o = {.holdout = 0.1};
 	struct k3_option options[] = {
-		{ "bytes", NULL, K3_OPT_SWITCH, &o.bytes, 0, 0, "text, a byte a token", false },
-		{ "raw-u16", NULL, K3_OPT_SWITCH, &o.raw_u16, 0, 0, "file of 16-bit ids", false },
-		{ "raw-u32", NULL, K3_OPT_SWITCH, &o.raw_u32, 0, 0, "file of 32-bit ids", false },
-		{ "output", "X.k3t", K3_OPT_STRING, &o.output, 0, 0, "file made, also -o", false },
-		{ "vocab", "V", K3_OPT_INT, &o.vocab, 1, INT32_MAX,
-		  "ids are below V; with --bytes at least and by default 260", false },
-		{ "holdout", "PART", K3_OPT_REAL, &o.holdout, 0, 0.999,
-		  "end of each file for X.val.k3t, default 0.1; 0: none", false },
-		{ "eos", "ID", K3_OPT_INT, &o.eos, 0, INT32_MAX, "end of a document", false },
-		{ "bos", "ID", K3_OPT_INT, &o.bos, 0, INT32_MAX, "beginning of a document", false },
-		{ "pad", "ID", K3_OPT_INT, &o.pad, 0, INT32_MAX, "filling, default eos", false },
+		{"bytes", NULL, K3_OPT_SWITCH, &o.bytes, 0, 0, "text, a byte a token", false},
+		{"raw-u16", NULL, K3_OPT_SWITCH, &o.raw_u16, 0, 0, "file of 16-bit ids", false},
+		{"raw-u32", NULL, K3_OPT_SWITCH, &o.raw_u32, 0, 0, "file of 32-bit ids", false},
+		{"output", "X.k3t", K3_OPT_STRING, &o.output, 0, 0, "file made, also -o", false},
+		{"vocab", "V", K3_OPT_INT, &o.vocab, 1, INT32_MAX,
+		 "ids are below V; with --bytes at least and by default 260", false},
+		{"holdout", "PART", K3_OPT_REAL, &o.holdout, 0, 0.999,
+		 "end of each file for X.val.k3t, default 0.1; 0: none", false},
+		{"eos", "ID", K3_OPT_INT, &o.eos, 0, INT32_MAX, "end of a document", false},
+		{"bos", "ID", K3_OPT_INT, &o.bos, 0, INT32_MAX, "beginning of a document", false},
+		{"pad", "ID", K3_OPT_INT, &o.pad, 0, INT32_MAX, "filling, default eos", false},
 	};
 	int first;
 	int ret = k3_options_parse("k3_data tokens", "KIND FILE... -o X.k3t [OPTIONS]",
-	                           tokens_about, options, LENGTH(options), argc, argv, &first);
+				   tokens_about, options, LENGTH(options), argc, argv, &first);
 
 	if (ret != K3_OK)
 		return ret;
@@ -133,7 +133,7 @@ tokens_run(int argc, char **argv)
 	if (first == argc)
 		return usage_refuse("no input file is given");
 	return (o.bytes ? bytes_run : raw_run)(&o, options, LENGTH(options), argv + first,
-	                                       (size_t)(argc - first));
+					       (size_t)(argc - first));
 }
 
 static int
@@ -141,12 +141,12 @@ info_run(int argc, char **argv, FILE *out)
 {
 	long long order = 0;
 	struct k3_option options[] = {
-		{ "ngram", "N", K3_OPT_INT, &order, 1, K3_NGRAM_MAX_ORDER,
-		  "loss of n-gram models, counts from the first file, on the second", false },
+		{"ngram", "N", K3_OPT_INT, &order, 1, K3_NGRAM_MAX_ORDER,
+		 "loss of n-gram models, counts from the first file, on the second", false},
 	};
 	int first;
 	int ret = k3_options_parse("k3_data info", "[--ngram N] X.k3t...", info_about, options,
-	                           LENGTH(options), argc, argv, &first);
+				   LENGTH(options), argc, argv, &first);
 
 	if (ret != K3_OK)
 		return ret;
@@ -175,7 +175,7 @@ command_run(int argc, char **argv, FILE *out)
 	ret = k3_options_parse("k3_data", "tokens|info ...", about, NULL, 0, argc, argv, &first);
 	if (ret == K3_OK)
 		k3_error("drivers", "command \"%s\", allowed are tokens and info; --help says more",
-		         first < argc ? argv[first] : "");
+			 first < argc ? argv[first] : "");
 	return ret == K3_OK ? K3_EINVAL : ret;
 }
 

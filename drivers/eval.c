@@ -1,5 +1,6 @@
-/* Held-out loss and generation with forward-only plans.  Generation runs the whole text again for each byte, in a row whose length is
- * rounded up to 64: what stands behind the last token can't be seen by it, so one plan serves 64 lengths. */
+/* Held-out loss and generation with forward-only plans.  Generation runs the whole text again for
+ * each byte, in a row whose length is rounded up to 64: what stands behind the last token can't be
+ * seen by it, so one plan serves 64 lengths. */
 #include "eval.h"
 
 #include <math.h>
@@ -58,9 +59,12 @@ read_logits(struct k3_session *s, const struct k3_plan *plan, size_t row, float 
 			const struct k3_datum *d = &plan->data[datum];
 			if (row - tile->row0 < seen + d->rows) {
 				float *all = malloc(d->bytes);
-				int ret = all ? k3_store_datum_read(s->store, plan, (uint32_t)datum, all) : K3_ENOMEM;
+				int ret = all ? k3_store_datum_read(s->store, plan, (uint32_t)datum,
+								    all)
+					      : K3_ENOMEM;
 				if (ret == K3_OK)
-					memcpy(logits, all + (row - tile->row0 - seen) * vocab, vocab * sizeof(*logits));
+					memcpy(logits, all + (row - tile->row0 - seen) * vocab,
+					       vocab * sizeof(*logits));
 				free(all);
 				return ret;
 			}
@@ -100,9 +104,9 @@ next_logits(struct k3_session *s, int32_t *rows, size_t cap, size_t n, float *lo
 {
 	static const double hyper[K3_HYPER_LEN];
 	size_t t = (n + 63) / 64 * 64;
-	struct k3_layout layout = { t, rows + 2 * cap };
-	struct k3_microbatch what = { .first = true, .keep_logits = true };
-	struct k3_host_batch batch = { rows, rows + cap, NULL };
+	struct k3_layout layout = {t, rows + 2 * cap};
+	struct k3_microbatch what = {.first = true, .keep_logits = true};
+	struct k3_host_batch batch = {rows, rows + cap, NULL};
 	const struct k3_plan *plan;
 	int ret;
 
@@ -116,8 +120,8 @@ out:
 }
 
 int
-k3_eval_generate(struct k3_session *session, const char *prompt, size_t n_bytes, double temperature, uint64_t seed,
-                 unsigned char *out)
+k3_eval_generate(struct k3_session *session, const char *prompt, size_t n_bytes, double temperature,
+		 uint64_t seed, unsigned char *out)
 {
 	const struct k3_config *c = &session->model->config;
 	size_t length = strlen(prompt), cap = (1 + length + n_bytes + 63) / 64 * 64;
@@ -128,7 +132,10 @@ k3_eval_generate(struct k3_session *session, const char *prompt, size_t n_bytes,
 
 	K3_TRY(ret);
 	if (c->vocab < 257) {
-		k3_error("drivers", "the vocabulary has %u tokens: generating bytes needs 256 and a start token", c->vocab);
+		k3_error("drivers",
+			 "the vocabulary has %u tokens: generating bytes needs 256 and a start "
+			 "token",
+			 c->vocab);
 		K3_TRY(K3_EINVAL);
 	}
 	for (size_t i = 0; i < cap; i++) {

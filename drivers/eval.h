@@ -3,16 +3,19 @@
 #define K3_DRIVERS_EVAL_H
 #include "session.h"
 
-/** Opens a session on a checkpoint folder (config.json and weights; a folder of checkpoints: the newest complete one). */
-int k3_eval_open(struct k3_session *session, const char *path, uint32_t tile_tokens, uint32_t window);
+/** Opens a session on a checkpoint folder (config.json and weights; a folder of checkpoints: the
+ * newest complete one). */
+int k3_eval_open(struct k3_session *session, const char *path, uint32_t tile_tokens,
+		 uint32_t window);
 
 /**
  * Continues a prompt byte by byte.
  * @param out          out [n_bytes]
- * @param temperature  0: the likeliest byte; else sampled from softmax(logits / temperature) with the seed
+ * @param temperature  0: the likeliest byte; else sampled from softmax(logits / temperature) with
+ * the seed
  * @return K3_OK, K3_EINVAL (a vocabulary without bytes), K3_ENOMEM
  */
-int k3_eval_generate(struct k3_session *session, const char *prompt, size_t n_bytes, double temperature, uint64_t seed,
-                     unsigned char *out);
+int k3_eval_generate(struct k3_session *session, const char *prompt, size_t n_bytes,
+		     double temperature, uint64_t seed, unsigned char *out);
 
 #endif

@@ -15,15 +15,18 @@ loss(struct k3_session *session, const char *data, size_t tokens)
 	int ret = k3_session_eval(session, data, tokens, &r);
 
 	if (ret == K3_OK)
-		printf("tokens\tloss_nats\taccuracy\n%.0f\t%.9g\t%.9g\n", r.tokens, r.loss_sum / r.tokens, r.correct / r.tokens);
+		printf("tokens\tloss_nats\taccuracy\n%.0f\t%.9g\t%.9g\n", r.tokens,
+		       r.loss_sum / r.tokens, r.correct / r.tokens);
 	return ret;
 }
 
 static int
-text(struct k3_session *session, const char *prompt, size_t n_bytes, double temperature, uint64_t seed)
+text(struct k3_session *session, const char *prompt, size_t n_bytes, double temperature,
+     uint64_t seed)
 {
 	unsigned char *out = malloc(n_bytes + 1);
-	int ret = out ? k3_eval_generate(session, prompt, n_bytes, temperature, seed, out) : K3_ENOMEM;
+	int ret = out ? k3_eval_generate(session, prompt, n_bytes, temperature, seed, out)
+		      : K3_ENOMEM;
 
 	if (ret == K3_OK) {
 		fwrite(prompt, 1, strlen(prompt), stdout);
@@ -41,30 +44,40 @@ main(int argc, char **argv)
 	long long tokens = 1024, bytes = 200, seed = 0, tile = 0, window = 0;
 	double temperature = 0;
 	struct k3_option table[] = {
-		{ "load", "DIR", K3_OPT_STRING, &load, 0, 0, "checkpoint, or the folder above: the newest complete one", false },
-		{ "data", "X.k3t", K3_OPT_STRING, &data, 0, 0, "prints tokens, loss_nats and accuracy over its labels", false },
-		{ "tokens", "T", K3_OPT_INT, &tokens, 1, 1e7, "tokens of a microbatch with --data (1024)", false },
-		{ "prompt", "TEXT", K3_OPT_STRING, &prompt, 0, 0, "continues the text, byte by byte", false },
-		{ "bytes", "N", K3_OPT_INT, &bytes, 1, 1e6, "bytes to write after the prompt (200)", false },
-		{ "temperature", "X", K3_OPT_REAL, &temperature, 0, 100, "of sampling; 0: the likeliest byte (0)", false },
-		{ "seed", "N", K3_OPT_INT, &seed, 0, 9e15, "of sampling (0)", false },
-		{ "tile-tokens", "N|all", K3_OPT_TILE, &tile, 0, 0, "rows of a token tile: a multiple of 64, or all (all)", false },
-		{ "window", "N", K3_OPT_INT, &window, 0, 1e9, "most tasks in flight; 0: unlimited (0)", false },
+		{"load", "DIR", K3_OPT_STRING, &load, 0, 0,
+		 "checkpoint, or the folder above: the newest complete one", false},
+		{"data", "X.k3t", K3_OPT_STRING, &data, 0, 0,
+		 "prints tokens, loss_nats and accuracy over its labels", false},
+		{"tokens", "T", K3_OPT_INT, &tokens, 1, 1e7,
+		 "tokens of a microbatch with --data (1024)", false},
+		{"prompt", "TEXT", K3_OPT_STRING, &prompt, 0, 0, "continues the text, byte by byte",
+		 false},
+		{"bytes", "N", K3_OPT_INT, &bytes, 1, 1e6, "bytes to write after the prompt (200)",
+		 false},
+		{"temperature", "X", K3_OPT_REAL, &temperature, 0, 100,
+		 "of sampling; 0: the likeliest byte (0)", false},
+		{"seed", "N", K3_OPT_INT, &seed, 0, 9e15, "of sampling (0)", false},
+		{"tile-tokens", "N|all", K3_OPT_TILE, &tile, 0, 0,
+		 "rows of a token tile: a multiple of 64, or all (all)", false},
+		{"window", "N", K3_OPT_INT, &window, 0, 1e9,
+		 "most tasks in flight; 0: unlimited (0)", false},
 	};
-	struct k3_session session = { 0 };
+	struct k3_session session = {0};
 	int first, status = 2, ret;
 
 	k3_log_program("k3_eval");
-	ret = k3_options_parse("k3_eval", "--load DIR --data X.k3t | --load DIR --prompt TEXT [OPTIONS]",
-	                       "Loss of a checkpoint on a dataset, or a continuation of a prompt.", table,
-	                       sizeof(table) / sizeof(table[0]), argc, argv, &first);
+	ret = k3_options_parse("k3_eval",
+			       "--load DIR --data X.k3t | --load DIR --prompt TEXT [OPTIONS]",
+			       "Loss of a checkpoint on a dataset, or a continuation of a prompt.",
+			       table, sizeof(table) / sizeof(table[0]), argc, argv, &first);
 	if (ret == K3_EINTR)
 		return 0;
 	K3_TRY(ret);
 	if (first < argc || !load || !data == !prompt) {
-		k3_error("drivers", "%s", first < argc ? "k3_eval takes options only"
-		                          : !load      ? "--load is missing (--help tells more)"
-		                                       : "one of --data and --prompt is needed");
+		k3_error("drivers", "%s",
+			 first < argc ? "k3_eval takes options only"
+			 : !load      ? "--load is missing (--help tells more)"
+				      : "one of --data and --prompt is needed");
 		K3_TRY(K3_EINVAL);
 	}
 	K3_TRY(k3_eval_open(&session, load, (uint32_t)tile, (uint32_t)window));

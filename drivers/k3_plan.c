@@ -1,9 +1,11 @@
-/* k3_plan: builds and checks the plan of a step without running it; prints numbers, exports the graph.
+/* k3_plan: builds and checks the plan of a step without running it; prints numbers, exports the
+ * graph.
  *
- * Every rank's plans are built one at a time, checked, and only their communication tasks are kept for the proof of order.  On a
- * mesh where that is more than MAX_TASKS tasks the proof covers the cp ranks of the first and of the last data-parallel rank:
- * ranks with the same place in their cp group differ in the names of their groups and the rows of their shards alone.  The row
- * `ranks checked` says how many it were. */
+ * Every rank's plans are built one at a time, checked, and only their communication tasks are kept
+ * for the proof of order.  On a mesh where that is more than MAX_TASKS tasks the proof covers the
+ * cp ranks of the first and of the last data-parallel rank: ranks with the same place in their cp
+ * group differ in the names of their groups and the rows of their shards alone.  The row `ranks
+ * checked` says how many it were. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,8 +29,8 @@ struct request {
 };
 
 struct result {
-	struct k3_plan_stats stats;   /* of rank 0 */
-	struct k3_memory memory;      /* of the rank that needs most */
+	struct k3_plan_stats stats; /* of rank 0 */
+	struct k3_memory memory;    /* of the rank that needs most */
 	uint64_t bound_bytes;
 	uint32_t checked;
 };
@@ -38,35 +40,45 @@ static int
 parse(int argc, char **argv, struct request *rq)
 {
 	struct k3_option table[] = {
-		{ "model", "NAME", K3_OPT_STRING, &rq->model, 0, 0, "preset, config.json or its folder", false },
-		{ "layers", "N", K3_OPT_INT, &rq->layers, 1, K3_MAX_LAYERS, "keep the first N layers", false },
-		{ "vocab", "V", K3_OPT_INT, &rq->vocab, 5, INT32_MAX, "another vocabulary", false },
-		{ "tokens", "T", K3_OPT_INT, &rq->tokens, 1, INT32_MAX,
-		  "tokens of a microbatch of one data-parallel rank (the sum of --documents, or 256)", false },
-		{ "documents", "A,B,...", K3_OPT_STRING, &rq->documents, 0, 0, "their lengths; what is left of T is padding (one document)",
-		  false },
-		{ "tile-tokens", "N|all", K3_OPT_TILE, &rq->tile_tokens, 0, 0, "rows of a token tile: a multiple of 64, or all", false },
-		{ "accumulate", "M", K3_OPT_INT, &rq->accumulate, 1, 1e6, "microbatches of a step (1)", false },
-		{ "mesh", "KEY=N,...", K3_OPT_STRING, &rq->mesh_text, 0, 0, "dp_replicate, dp_shard, cp in any order; missing ones are 1",
-		  false },
-		{ "memory", "GIB", K3_OPT_REAL, &rq->memory_gib, 1e-9, 1e9, "says whether a rank needs no more than this", false },
-		{ "dot", "FILE", K3_OPT_STRING, &rq->dot, 0, 0, "writes the first rank's microbatch as a Graphviz graph", false },
-		{ "json", "FILE", K3_OPT_STRING, &rq->json, 0, 0, "the same as JSON", false },
+		{"model", "NAME", K3_OPT_STRING, &rq->model, 0, 0,
+		 "preset, config.json or its folder", false},
+		{"layers", "N", K3_OPT_INT, &rq->layers, 1, K3_MAX_LAYERS,
+		 "keep the first N layers", false},
+		{"vocab", "V", K3_OPT_INT, &rq->vocab, 5, INT32_MAX, "another vocabulary", false},
+		{"tokens", "T", K3_OPT_INT, &rq->tokens, 1, INT32_MAX,
+		 "tokens of a microbatch of one data-parallel rank (the sum of --documents, or "
+		 "256)",
+		 false},
+		{"documents", "A,B,...", K3_OPT_STRING, &rq->documents, 0, 0,
+		 "their lengths; what is left of T is padding (one document)", false},
+		{"tile-tokens", "N|all", K3_OPT_TILE, &rq->tile_tokens, 0, 0,
+		 "rows of a token tile: a multiple of 64, or all", false},
+		{"accumulate", "M", K3_OPT_INT, &rq->accumulate, 1, 1e6,
+		 "microbatches of a step (1)", false},
+		{"mesh", "KEY=N,...", K3_OPT_STRING, &rq->mesh_text, 0, 0,
+		 "dp_replicate, dp_shard, cp in any order; missing ones are 1", false},
+		{"memory", "GIB", K3_OPT_REAL, &rq->memory_gib, 1e-9, 1e9,
+		 "says whether a rank needs no more than this", false},
+		{"dot", "FILE", K3_OPT_STRING, &rq->dot, 0, 0,
+		 "writes the first rank's microbatch as a Graphviz graph", false},
+		{"json", "FILE", K3_OPT_STRING, &rq->json, 0, 0, "the same as JSON", false},
 	};
 	int first, ret;
 
-	*rq = (struct request){ .accumulate = 1, .mesh = { 1, 1, 1, 0 } };
+	*rq = (struct request){.accumulate = 1, .mesh = {1, 1, 1, 0}};
 	ret = k3_options_parse("k3_plan", "--model NAME [OPTIONS]",
-	                       "Builds and checks the plan of a training step without running it.\n"
-	                       "Output: tab-separated, numbers of rank 0 and of one step; memory of the rank that needs most.",
-	                       table, sizeof(table) / sizeof(table[0]), argc, argv, &first);
+			       "Builds and checks the plan of a training step without running it.\n"
+			       "Output: tab-separated, numbers of rank 0 and of one step; memory "
+			       "of the rank that needs most.",
+			       table, sizeof(table) / sizeof(table[0]), argc, argv, &first);
 	if (ret == K3_EINTR)
 		return NOTHING_TO_DO;
 	if (ret != K3_OK)
 		return EXIT_USAGE;
 	if (first < argc || !rq->model) {
-		k3_error("drivers", "%s%s; --help tells more", first < argc ? "no such argument: " : "--model is missing",
-		         first < argc ? argv[first] : "");
+		k3_error("drivers", "%s%s; --help tells more",
+			 first < argc ? "no such argument: " : "--model is missing",
+			 first < argc ? argv[first] : "");
 		return EXIT_USAGE;
 	}
 	return rq->mesh_text && k3_mesh_parse(&rq->mesh, rq->mesh_text) != K3_OK ? EXIT_USAGE : 0;
@@ -98,14 +110,20 @@ make_layout(struct request *rq, int32_t **doc_ids)
 		const char *word = at;
 		length = next_length(&at);
 		if (!length) {
-			k3_error("drivers", "--documents: \"%s\": allowed are integers from 1 to %d with commas between", word, INT32_MAX);
+			k3_error("drivers",
+				 "--documents: \"%s\": allowed are integers from 1 to %d with "
+				 "commas between",
+				 word, INT32_MAX);
 			return EXIT_USAGE;
 		}
 	}
 	if (!rq->tokens)
 		rq->tokens = sum ? sum : 256;
 	if (sum > rq->tokens || rq->tokens > INT32_MAX) {
-		k3_error("drivers", "--documents: %lld tokens together; allowed are --tokens (%lld), %d at most", sum, rq->tokens, INT32_MAX);
+		k3_error("drivers",
+			 "--documents: %lld tokens together; allowed are --tokens (%lld), %d at "
+			 "most",
+			 sum, rq->tokens, INT32_MAX);
 		return EXIT_USAGE;
 	}
 	*doc_ids = calloc((size_t)rq->tokens, sizeof(**doc_ids));
@@ -123,7 +141,8 @@ make_layout(struct request *rq, int32_t **doc_ids)
 }
 
 static int
-export_plan(const char *path, const struct k3_plan *plan, int (*write)(FILE *, const struct k3_plan *))
+export_plan(const char *path, const struct k3_plan *plan,
+	    int (*write)(FILE *, const struct k3_plan *))
 {
 	FILE *out = path ? fopen(path, "w") : NULL;
 	int ret = K3_OK;
@@ -173,7 +192,7 @@ out:
 static int
 plan_step(struct job *job, uint64_t *n_tasks)
 {
-	struct k3_microbatch what = { .backward = true, .first = true, .count = true };
+	struct k3_microbatch what = {.backward = true, .first = true, .count = true};
 	struct k3_plan *plan;
 	int ret = K3_OK;
 
@@ -229,10 +248,11 @@ out:
 }
 
 static int
-plan_all(const struct request *rq, const struct k3_config *config, const int32_t *doc_ids, struct result *res)
+plan_all(const struct request *rq, const struct k3_config *config, const int32_t *doc_ids,
+	 struct result *res)
 {
 	uint32_t ranks = k3_mesh_ranks(&rq->mesh), cp = rq->mesh.cp;
-	struct job job = { .rq = rq, .layout = { (size_t)rq->tokens, doc_ids }, .result = res };
+	struct job job = {.rq = rq, .layout = {(size_t)rq->tokens, doc_ids}, .result = res};
 	uint64_t n_tasks = 0;
 	bool partial = false;
 	int ret = K3_OK;
@@ -263,7 +283,7 @@ main(int argc, char **argv)
 {
 	struct request rq;
 	struct k3_config config;
-	struct result res = { 0 };
+	struct result res = {0};
 	int32_t *doc_ids = NULL;
 	int ret;
 
@@ -271,8 +291,10 @@ main(int argc, char **argv)
 	ret = parse(argc, argv, &rq);
 	if (ret)
 		return ret == NOTHING_TO_DO ? EXIT_SUCCESS : ret;
-	if (k3_config_load(&config, rq.model) != K3_OK || (rq.layers && k3_config_set_layers(&config, rq.layers) != K3_OK) ||
-	    (rq.vocab && k3_config_set_vocab(&config, rq.vocab) != K3_OK) || k3_config_check(&config) != K3_OK)
+	if (k3_config_load(&config, rq.model) != K3_OK ||
+	    (rq.layers && k3_config_set_layers(&config, rq.layers) != K3_OK) ||
+	    (rq.vocab && k3_config_set_vocab(&config, rq.vocab) != K3_OK) ||
+	    k3_config_check(&config) != K3_OK)
 		return EXIT_USAGE;
 	ret = make_layout(&rq, &doc_ids);
 	if (ret)
@@ -280,10 +302,15 @@ main(int argc, char **argv)
 	ret = plan_all(&rq, &config, doc_ids, &res);
 	if (ret == K3_OK) {
 		k3_plan_print(stdout, &res.stats, &res.memory);
-		printf("ranks\tchecked\t%u\t-\t-\t-\nranks\tall\t%u\t-\t-\t-\n", res.checked, k3_mesh_ranks(&rq.mesh));
+		printf("ranks\tchecked\t%u\t-\t-\t-\nranks\tall\t%u\t-\t-\t-\n", res.checked,
+		       k3_mesh_ranks(&rq.mesh));
 		if (rq.memory_gib > 0)
-			printf("fits: %s\n", k3_plan_check_memory(&res.memory, (uint64_t)(rq.memory_gib * (1u << 30)),
-			                                          res.stats.model) == K3_OK ? "yes" : "no");
+			printf("fits: %s\n",
+			       k3_plan_check_memory(&res.memory,
+						    (uint64_t)(rq.memory_gib * (1u << 30)),
+						    res.stats.model) == K3_OK
+				       ? "yes"
+				       : "no");
 	}
 	k3_model_destroy((struct k3_model *)(uintptr_t)res.stats.model);
 	k3_plan_stats_fini(&res.stats);
@@ -291,5 +318,7 @@ main(int argc, char **argv)
 	free(doc_ids);
 	if (fflush(stdout) || ferror(stdout))
 		return EXIT_FAILURE;
-	return ret == K3_OK ? EXIT_SUCCESS : ret == K3_EINVAL || ret == K3_ESHAPE ? EXIT_USAGE : EXIT_FAILURE;
+	return ret == K3_OK			      ? EXIT_SUCCESS
+	       : ret == K3_EINVAL || ret == K3_ESHAPE ? EXIT_USAGE
+						      : EXIT_FAILURE;
 }

@@ -14,7 +14,9 @@ main(int argc, char **argv)
 
 	k3_log_program("k3_train");
 	int ret = k3_train_parse(&options, &state, &folder, argc, argv);
-	int status = ret == K3_OK ? k3_train_run(&options, &state, folder) : ret == K3_EINTR ? 0 : 2;
+	int status = ret == K3_OK      ? k3_train_run(&options, &state, folder)
+		     : ret == K3_EINTR ? 0
+				       : 2;
 	free(folder);
 	return status;
 }

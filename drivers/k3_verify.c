@@ -9,15 +9,20 @@
 int
 main(int argc, char **argv)
 {
-	struct k3_verify_options options = { 0 };
+	struct k3_verify_options options = {0};
 	long long tile = 0, window = 0;
 	struct k3_option table[] = {
-		{ "weights", "DIR", K3_OPT_STRING, &options.weights, 0, 0, "checkpoint for cases that hold no weights", false },
-		{ "tile-tokens", "N|all", K3_OPT_TILE, &tile, 0, 0, "rows of a token tile: a multiple of 64, or all", false },
-		{ "forced-routing", NULL, K3_OPT_SWITCH, &options.forced_routing, 0, 0, "experts are those of the file", false },
-		{ "window", "N", K3_OPT_INT, &window, 0, 1e9, "most tasks in flight; 0: unlimited", false },
-		{ "plant-fault", "TENSOR", K3_OPT_STRING, &options.plant_fault, 0, 0,
-		  "for tests: spoils that result (times 1.01), so that the verdict must fail", false },
+		{"weights", "DIR", K3_OPT_STRING, &options.weights, 0, 0,
+		 "checkpoint for cases that hold no weights", false},
+		{"tile-tokens", "N|all", K3_OPT_TILE, &tile, 0, 0,
+		 "rows of a token tile: a multiple of 64, or all", false},
+		{"forced-routing", NULL, K3_OPT_SWITCH, &options.forced_routing, 0, 0,
+		 "experts are those of the file", false},
+		{"window", "N", K3_OPT_INT, &window, 0, 1e9, "most tasks in flight; 0: unlimited",
+		 false},
+		{"plant-fault", "TENSOR", K3_OPT_STRING, &options.plant_fault, 0, 0,
+		 "for tests: spoils that result (times 1.01), so that the verdict must fail",
+		 false},
 	};
 	const size_t n = sizeof(table) / sizeof(table[0]);
 	struct k3_verify_report report;
@@ -25,8 +30,10 @@ main(int argc, char **argv)
 
 	k3_log_program("k3_verify");
 	int ret = k3_options_parse("k3_verify", "[OPTIONS] FILE...",
-	                           "Runs golden cases (safetensors with weights, inputs and expected values) through the task graph and\n"
-	                           "compares; one line per class of values.", table, n, argc, argv, &first);
+				   "Runs golden cases (safetensors with weights, inputs and "
+				   "expected values) through the task graph and\n"
+				   "compares; one line per class of values.",
+				   table, n, argc, argv, &first);
 	if (ret == K3_EINTR)
 		return 0;
 	if (ret != K3_OK)
@@ -48,6 +55,11 @@ main(int argc, char **argv)
 		}
 	}
 	printf("%zu passed, %zu failed\n", report.passed, report.failed);
+	if (status == 0 && options.plant_fault && !report.planted) {
+		k3_error("drivers", "--plant-fault %s: no file has a result of that name",
+			 options.plant_fault);
+		status = 2;
+	}
 	if (status == 0 && (report.failed > 0 || report.passed == 0))
 		status = 1;
 	k3_verify_report_fini(&report);

@@ -10,15 +10,16 @@
 enum { CACHED_PLANS = 64 };
 
 int
-k3_session_open(struct k3_session *session, const struct k3_config *config, const struct k3_plan_options *options,
-                uint32_t window)
+k3_session_open(struct k3_session *session, const struct k3_config *config,
+		const struct k3_plan_options *options, uint32_t window)
 {
 	int ret;
 
 	memset(session, 0, sizeof(*session));
 	K3_TRY(k3_model_create(&session->model, config, options));
 	K3_TRY(k3_plan_cache_create(&session->cache, session->model, CACHED_PLANS));
-	K3_TRY(k3_runtime_create(&session->runtime, &(struct k3_runtime_options){ .window = window }));
+	K3_TRY(k3_runtime_create(&session->runtime,
+				 &(struct k3_runtime_options){.window = window}));
 	K3_TRY(k3_store_create(&session->store, session->runtime, session->model));
 out:
 	if (ret != K3_OK)
@@ -71,11 +72,12 @@ out:
 
 /* One microbatch of an evaluation; its buffers must live until the drain. */
 static int
-submit_eval(struct k3_session *s, const struct k3_host_batch *batch, const int32_t *docs, size_t tokens, bool first)
+submit_eval(struct k3_session *s, const struct k3_host_batch *batch, const int32_t *docs,
+	    size_t tokens, bool first)
 {
 	static const double hyper[K3_HYPER_LEN]; /* no gradient: nothing of it is used */
-	struct k3_layout layout = { tokens, docs };
-	struct k3_microbatch what = { .first = first };
+	struct k3_layout layout = {tokens, docs};
+	struct k3_microbatch what = {.first = first};
 	const struct k3_plan *plan;
 	int ret;
 
@@ -86,11 +88,12 @@ out:
 }
 
 int
-k3_session_eval(struct k3_session *session, const char *data_path, size_t tokens, struct k3_eval_result *result)
+k3_session_eval(struct k3_session *session, const char *data_path, size_t tokens,
+		struct k3_eval_result *result)
 {
 	int32_t *rows = malloc(3 * tokens * sizeof(*rows));
-	double acc[K3_LOSS_LEN] = { 0 };
-	struct k3_data data = { 0 };
+	double acc[K3_LOSS_LEN] = {0};
+	struct k3_data data = {0};
 	bool first = true;
 	size_t valid;
 	int ret = rows ? K3_OK : K3_ENOMEM;
@@ -100,7 +103,7 @@ k3_session_eval(struct k3_session *session, const char *data_path, size_t tokens
 	K3_TRY(k3_data_open(&data, data_path, 0, true));
 	session->clock += 4; /* plans of training are old by now */
 	for (;;) {
-		struct k3_host_batch batch = { rows, rows + tokens, NULL };
+		struct k3_host_batch batch = {rows, rows + tokens, NULL};
 		K3_TRY(k3_data_next(&data, tokens, rows, rows + tokens, rows + 2 * tokens, &valid));
 		if (valid == 0)
 			break; /* the pass is over */
@@ -111,7 +114,8 @@ k3_session_eval(struct k3_session *session, const char *data_path, size_t tokens
 	}
 	if (!first)
 		K3_TRY(k3_store_datum_read(session->store, NULL, session->model->loss_acc, acc));
-	*result = (struct k3_eval_result){ acc[K3_LOSS_SUM], acc[K3_LOSS_VALID], acc[K3_LOSS_CORRECT] };
+	*result =
+		(struct k3_eval_result){acc[K3_LOSS_SUM], acc[K3_LOSS_VALID], acc[K3_LOSS_CORRECT]};
 out:
 	k3_runtime_drain(session->runtime);
 	k3_data_close(&data);

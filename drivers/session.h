@@ -13,15 +13,16 @@ struct k3_session {
 	struct k3_store *store;
 	struct k3_plan_cache *cache;
 	struct k3_plan *optimizer[2]; /* by parity of the step; NULL until asked for */
-	uint64_t clock;               /* grows with each step or evaluation: age of cached plans */
+	uint64_t clock;		      /* grows with each step or evaluation: age of cached plans */
 };
 
 /**
- * Starts StarPU, makes the model's handles. Values are not set: run k3_session_init or load a checkpoint.
+ * Starts StarPU, makes the model's handles. Values are not set: run k3_session_init or load a
+ * checkpoint.
  * @param window  most tasks in flight, 0: unlimited
  */
-int k3_session_open(struct k3_session *session, const struct k3_config *config, const struct k3_plan_options *options,
-                    uint32_t window);
+int k3_session_open(struct k3_session *session, const struct k3_config *config,
+		    const struct k3_plan_options *options, uint32_t window);
 /** Drains and frees; a session that is all zero is legal. */
 void k3_session_close(struct k3_session *session);
 
@@ -34,7 +35,9 @@ int k3_session_optimizer(struct k3_session *session, uint32_t parity, const stru
 struct k3_eval_result {
 	double loss_sum, tokens, correct; /* over counted labels */
 };
-/** Loss over a dataset, once, in microbatches of `tokens`; drained. The mean is taken over labels, not over batches. */
-int k3_session_eval(struct k3_session *session, const char *data_path, size_t tokens, struct k3_eval_result *result);
+/** Loss over a dataset, once, in microbatches of `tokens`; drained. The mean is taken over labels,
+ * not over batches. */
+int k3_session_eval(struct k3_session *session, const char *data_path, size_t tokens,
+		    struct k3_eval_result *result);
 
 #endif

@@ -1,5 +1,6 @@
-/* Options of k3_train and run.json.  One table serves both: the parser fills the struct, run.json stores every entry by its name, and a
- * resumed run compares what was given with what was stored. */
+/* Options of k3_train and run.json.  One table serves both: the parser fills the struct, run.json
+ * stores every entry by its name, and a resumed run compares what was given with what was stored.
+ */
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,30 +18,50 @@ static size_t
 make_table(struct k3_option *table, struct k3_train_options *o)
 {
 	const struct k3_option all[] = {
-		{ "model", "PRESET|DIR|FILE", K3_OPT_STRING, &o->model, 0, 0, "preset, config.json or its folder", false },
-		{ "layers", "N", K3_OPT_INT, &o->layers, 1, 256, "keeps the first N layers", false },
-		{ "vocab", "V", K3_OPT_INT, &o->vocab, 5, 2147483647, "another vocabulary size", false },
-		{ "data", "X.k3t", K3_OPT_STRING, &o->data, 0, 0, "training data (k3_data makes it)", false },
-		{ "eval-data", "X.k3t", K3_OPT_STRING, &o->eval_data, 0, 0, "held-out data", false },
-		{ "eval-every", "N", K3_OPT_INT, &o->eval_every, 1, 1e9, "held-out loss every N steps, on stderr (at the end: always)", false },
-		{ "tokens", "T", K3_OPT_INT, &o->tokens, 1, 1e7, "tokens of a microbatch (256)", false },
-		{ "accumulate", "M", K3_OPT_INT, &o->accumulate, 1, 1e6, "microbatches of a step (1)", false },
-		{ "steps", "N", K3_OPT_INT, &o->steps, 1, 1e9, "length of the schedule (10)", false },
-		{ "stop-after", "N", K3_OPT_INT, &o->stop_after, 1, 1e9, "ends with a checkpoint after step N; the schedule stays", false },
-		{ "lr", "X", K3_OPT_REAL, &o->lr, 0, 1e3, "highest learning rate (8e-4)", false },
-		{ "warmup", "STEPS", K3_OPT_INT, &o->warmup, 0, 1e9, "steps of linear warm-up (2, or all)", false },
-		{ "decay", "RATIO", K3_OPT_REAL, &o->decay, 0, 1, "share of the steps in the final linear decay (0.8)", false },
-		{ "weight-decay", "X", K3_OPT_REAL, &o->weight_decay, 0, 1e3, "of AdamW, on all parameters (0.1)", false },
-		{ "clip", "X", K3_OPT_REAL, &o->clip, 0, 1e9, "largest norm of the gradient; 0: no clipping (1)", false },
-		{ "seed", "N", K3_OPT_INT, &o->seed, 0, 9e15, "of initial values and of the order of documents (0)", false },
-		{ "tile-tokens", "N|all", K3_OPT_TILE, &o->tile_tokens, 0, 0, "rows of a token tile: a multiple of 64, or all (all)", false },
-		{ "window", "N", K3_OPT_INT, &o->window, 0, 1e9, "most tasks in flight; 0: unlimited (0)", false },
-		{ "balance", "RULE", K3_OPT_STRING, &o->balance, 0, 0, "expert balance: quantile, sign or none (quantile)", false },
-		{ "init-from", "DIR|FILE", K3_OPT_STRING, &o->init_from, 0, 0, "weights to start from (safetensors)", false },
-		{ "save", "DIR", K3_OPT_STRING, &o->save, 0, 0, "where checkpoints go: DIR/step-000010 and so on", false },
-		{ "save-every", "N", K3_OPT_INT, &o->save_every, 1, 1e9, "a checkpoint every N steps (with --save: at the end always)", false },
-		{ "resume", "DIR", K3_OPT_STRING, &o->resume, 0, 0, "a checkpoint, or the folder above: the newest complete one", false },
-		{ "fingerprint", NULL, K3_OPT_SWITCH, &o->fingerprint, 0, 0, "a hash over loss, gradients and parameters in each line", false },
+		{"model", "PRESET|DIR|FILE", K3_OPT_STRING, &o->model, 0, 0,
+		 "preset, config.json or its folder", false},
+		{"layers", "N", K3_OPT_INT, &o->layers, 1, 256, "keeps the first N layers", false},
+		{"vocab", "V", K3_OPT_INT, &o->vocab, 5, 2147483647, "another vocabulary size",
+		 false},
+		{"data", "X.k3t", K3_OPT_STRING, &o->data, 0, 0, "training data (k3_data makes it)",
+		 false},
+		{"eval-data", "X.k3t", K3_OPT_STRING, &o->eval_data, 0, 0, "held-out data", false},
+		{"eval-every", "N", K3_OPT_INT, &o->eval_every, 1, 1e9,
+		 "held-out loss every N steps, on stderr (at the end: always)", false},
+		{"tokens", "T", K3_OPT_INT, &o->tokens, 1, 1e7, "tokens of a microbatch (256)",
+		 false},
+		{"accumulate", "M", K3_OPT_INT, &o->accumulate, 1, 1e6,
+		 "microbatches of a step (1)", false},
+		{"steps", "N", K3_OPT_INT, &o->steps, 1, 1e9, "length of the schedule (10)", false},
+		{"stop-after", "N", K3_OPT_INT, &o->stop_after, 1, 1e9,
+		 "ends with a checkpoint after step N; the schedule stays", false},
+		{"lr", "X", K3_OPT_REAL, &o->lr, 0, 1e3, "highest learning rate (8e-4)", false},
+		{"warmup", "STEPS", K3_OPT_INT, &o->warmup, 0, 1e9,
+		 "steps of linear warm-up (2, or all)", false},
+		{"decay", "RATIO", K3_OPT_REAL, &o->decay, 0, 1,
+		 "share of the steps in the final linear decay (0.8)", false},
+		{"weight-decay", "X", K3_OPT_REAL, &o->weight_decay, 0, 1e3,
+		 "of AdamW, on all parameters (0.1)", false},
+		{"clip", "X", K3_OPT_REAL, &o->clip, 0, 1e9,
+		 "largest norm of the gradient; 0: no clipping (1)", false},
+		{"seed", "N", K3_OPT_INT, &o->seed, 0, 9e15,
+		 "of initial values and of the order of documents (0)", false},
+		{"tile-tokens", "N|all", K3_OPT_TILE, &o->tile_tokens, 0, 0,
+		 "rows of a token tile: a multiple of 64, or all (all)", false},
+		{"window", "N", K3_OPT_INT, &o->window, 0, 1e9,
+		 "most tasks in flight; 0: unlimited (0)", false},
+		{"balance", "RULE", K3_OPT_STRING, &o->balance, 0, 0,
+		 "expert balance: quantile, sign or none (quantile)", false},
+		{"init-from", "DIR|FILE", K3_OPT_STRING, &o->init_from, 0, 0,
+		 "weights to start from (safetensors)", false},
+		{"save", "DIR", K3_OPT_STRING, &o->save, 0, 0,
+		 "where checkpoints go: DIR/step-000010 and so on", false},
+		{"save-every", "N", K3_OPT_INT, &o->save_every, 1, 1e9,
+		 "a checkpoint every N steps (with --save: at the end always)", false},
+		{"resume", "DIR", K3_OPT_STRING, &o->resume, 0, 0,
+		 "a checkpoint, or the folder above: the newest complete one", false},
+		{"fingerprint", NULL, K3_OPT_SWITCH, &o->fingerprint, 0, 0,
+		 "a hash over loss, gradients and parameters in each line", false},
 	};
 
 	memcpy(table, all, sizeof(all));
@@ -66,7 +87,8 @@ defaults(struct k3_train_options *o)
 static bool
 is_free(const char *name)
 {
-	static const char *const names[] = { "resume", "stop-after", "save", "eval-data", "eval-every", "fingerprint" };
+	static const char *const names[] = {"resume",	 "stop-after", "save",
+					    "eval-data", "eval-every", "fingerprint"};
 
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
 		if (strcmp(names[i], name) == 0)
@@ -81,7 +103,9 @@ value_json(const struct k3_option *o)
 	case K3_OPT_SWITCH:
 		return json_boolean(*(const bool *)o->target);
 	case K3_OPT_STRING:
-		return *(const char *const *)o->target ? json_string(*(const char *const *)o->target) : json_null();
+		return *(const char *const *)o->target
+			       ? json_string(*(const char *const *)o->target)
+			       : json_null();
 	case K3_OPT_REAL:
 		return json_real(*(const double *)o->target);
 	case K3_OPT_INT:
@@ -139,7 +163,8 @@ load_json(const char *folder, json_t **root)
 	K3_TRY(k3_fs_read(path, MOST_JSON_BYTES, &text, &bytes));
 	*root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
 	if (!json_is_object(*root)) {
-		k3_error("drivers", "%s: %s at line %d", path, *root ? "no object" : error.text, error.line);
+		k3_error("drivers", "%s: %s at line %d", path, *root ? "no object" : error.text,
+			 error.line);
 		ret = K3_EFORMAT;
 	}
 out:
@@ -170,21 +195,27 @@ merge(struct k3_option *table, size_t n, const json_t *stored)
 
 	for (size_t i = 0; i < n; i++) {
 		const json_t *v = json_object_get(stored, table[i].name);
-		if (strcmp(table[i].name, "resume") == 0 || (table[i].given && is_free(table[i].name)))
+		if (strcmp(table[i].name, "resume") == 0 ||
+		    (table[i].given && is_free(table[i].name)))
 			continue;
 		/* a stopping point belongs to the run that it ended */
 		if (strcmp(table[i].name, "stop-after") == 0)
 			continue;
 		json_t *mine = value_json(&table[i]);
 		if (table[i].given && !json_equal(mine, v)) {
-			char *a = json_dumps(mine, JSON_ENCODE_ANY), *b = v ? json_dumps(v, JSON_ENCODE_ANY) : NULL;
-			k3_error("drivers", "--%s %s: the run to be resumed has %s, and only --stop-after, --save, --eval-data, --eval-every"
-			         " and --fingerprint may change", table[i].name, a ? a : "?", b ? b : "nothing");
+			char *a = json_dumps(mine, JSON_ENCODE_ANY),
+			     *b = v ? json_dumps(v, JSON_ENCODE_ANY) : NULL;
+			k3_error("drivers",
+				 "--%s %s: the run to be resumed has %s, and only --stop-after, "
+				 "--save, --eval-data, --eval-every"
+				 " and --fingerprint may change",
+				 table[i].name, a ? a : "?", b ? b : "nothing");
 			free(a);
 			free(b);
 			refused++;
 		} else if (!table[i].given && (!v || value_set(&table[i], v) != K3_OK)) {
-			k3_error("drivers", "run.json: options.%s is missing or has a wrong type", table[i].name);
+			k3_error("drivers", "run.json: options.%s is missing or has a wrong type",
+				 table[i].name);
 			refused++;
 		}
 		json_decref(mine);
@@ -193,7 +224,8 @@ merge(struct k3_option *table, size_t n, const json_t *stored)
 }
 
 static int
-resume(struct k3_option *table, size_t n, struct k3_train_options *o, struct k3_run_state *state, char **folder)
+resume(struct k3_option *table, size_t n, struct k3_train_options *o, struct k3_run_state *state,
+       char **folder)
 {
 	json_t *root = NULL;
 	int ret;
@@ -212,14 +244,16 @@ static int
 check(const struct k3_train_options *o)
 {
 	if (!o->model || !o->data) {
-		k3_error("drivers", "--%s is missing (--help tells more)", o->model ? "data" : "model");
+		k3_error("drivers", "--%s is missing (--help tells more)",
+			 o->model ? "data" : "model");
 		return K3_EINVAL;
 	}
 	if (o->warmup > o->steps) {
 		k3_error("drivers", "--warmup %lld: at most --steps, %lld", o->warmup, o->steps);
 		return K3_EINVAL;
 	}
-	if (strcmp(o->balance, "quantile") != 0 && strcmp(o->balance, "sign") != 0 && strcmp(o->balance, "none") != 0) {
+	if (strcmp(o->balance, "quantile") != 0 && strcmp(o->balance, "sign") != 0 &&
+	    strcmp(o->balance, "none") != 0) {
 		k3_error("drivers", "--balance %s: must be quantile, sign or none", o->balance);
 		return K3_EINVAL;
 	}
@@ -228,7 +262,8 @@ check(const struct k3_train_options *o)
 		return K3_EINVAL;
 	}
 	if (o->stop_after && !o->save) {
-		k3_error("drivers", "--stop-after %lld ends with a checkpoint: it needs --save", o->stop_after);
+		k3_error("drivers", "--stop-after %lld ends with a checkpoint: it needs --save",
+			 o->stop_after);
 		return K3_EINVAL;
 	}
 	if (o->eval_every && !o->eval_data) {
@@ -239,7 +274,8 @@ check(const struct k3_train_options *o)
 }
 
 int
-k3_train_parse(struct k3_train_options *options, struct k3_run_state *state, char **folder, int argc, char **argv)
+k3_train_parse(struct k3_train_options *options, struct k3_run_state *state, char **folder,
+	       int argc, char **argv)
 {
 	struct k3_option table[MAX_OPTIONS];
 	size_t n = make_table(table, options);
@@ -248,9 +284,12 @@ k3_train_parse(struct k3_train_options *options, struct k3_run_state *state, cha
 	*folder = NULL;
 	memset(state, 0, sizeof(*state));
 	defaults(options);
-	K3_TRY(k3_options_parse("k3_train", "--model MODEL --data X.k3t [OPTIONS] | --resume DIR [OPTIONS]",
-	                        "Trains Kimi K3 as a StarPU task graph. stdout: a header and one line per step, tab-separated.\n"
-	                        "StarPU's environment (STARPU_NCPU, STARPU_SCHED, ...) applies.", table, n, argc, argv, &first));
+	K3_TRY(k3_options_parse("k3_train",
+				"--model MODEL --data X.k3t [OPTIONS] | --resume DIR [OPTIONS]",
+				"Trains Kimi K3 as a StarPU task graph. stdout: a header and one "
+				"line per step, tab-separated.\n"
+				"StarPU's environment (STARPU_NCPU, STARPU_SCHED, ...) applies.",
+				table, n, argc, argv, &first));
 	if (first < argc) {
 		k3_error("drivers", "%s: k3_train takes options only", argv[first]);
 		K3_TRY(K3_EINVAL);
@@ -275,7 +314,8 @@ put_number(json_t *state, const char *key, uint64_t x)
 }
 
 char *
-k3_run_state_json(const struct k3_run_state *state, const struct k3_train_options *options, const char *starpu_version)
+k3_run_state_json(const struct k3_run_state *state, const struct k3_train_options *options,
+		  const char *starpu_version)
 {
 	struct k3_train_options copy = *options;
 	struct k3_option table[MAX_OPTIONS];

@@ -1,6 +1,7 @@
-/* The step loop.  It runs one step behind: step n+1 is submitted before the scalars of step n are read, so the workers never wait for
- * the host.  The host arrays of a step are two deep: when step n-1 has been read, its batch was loaded long ago.
- * The trap: what a step does not finish (NaN, no labels) is decided in the graph, by clip_factor; the host only reports it. */
+/* The step loop.  It runs one step behind: step n+1 is submitted before the scalars of step n are
+ * read, so the workers never wait for the host.  The host arrays of a step are two deep: when step
+ * n-1 has been read, its batch was loaded long ago. The trap: what a step does not finish (NaN, no
+ * labels) is decided in the graph, by clip_factor; the host only reports it. */
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -22,9 +23,9 @@ struct trainer {
 	struct k3_session session;
 	struct k3_config config;
 	struct k3_data data;
-	int32_t *rows[2];          /* by parity: accumulate x (ids | labels | documents) */
+	int32_t *rows[2]; /* by parity: accumulate x (ids | labels | documents) */
 	struct {
-		double lr, tokens;     /* of the step in flight, by parity */
+		double lr, tokens;	   /* of the step in flight, by parity */
 		struct k3_run_state after; /* run state once it is done */
 	} flight[2];
 	double last_time;
@@ -51,7 +52,9 @@ now(void)
 static enum k3_balance_rule
 rule_of(const char *name)
 {
-	return strcmp(name, "none") == 0 ? K3_BALANCE_NONE : strcmp(name, "sign") == 0 ? K3_BALANCE_SIGN : K3_BALANCE_QUANTILE;
+	return strcmp(name, "none") == 0   ? K3_BALANCE_NONE
+	       : strcmp(name, "sign") == 0 ? K3_BALANCE_SIGN
+					   : K3_BALANCE_QUANTILE;
 }
 
 /* Model from preset or file, with the special ids of the data. */
@@ -69,8 +72,10 @@ make_config(struct trainer *t)
 	if (o->vocab)
 		K3_TRY(k3_config_set_vocab(c, o->vocab));
 	if (t->data.file.ids.vocab > c->vocab) {
-		k3_error("drivers", "%s has %u tokens, the model has %u: a vocabulary of at least that many is needed (--vocab)", o->data,
-		         t->data.file.ids.vocab, c->vocab);
+		k3_error("drivers",
+			 "%s has %u tokens, the model has %u: a vocabulary of at least that many "
+			 "is needed (--vocab)",
+			 o->data, t->data.file.ids.vocab, c->vocab);
 		K3_TRY(K3_EINVAL);
 	}
 	if (t->data.file.ids.bos != none)
@@ -96,8 +101,11 @@ open_data(struct trainer *t)
 	K3_TRY(k3_data_open(&t->data, o->data, (uint64_t)o->seed, false));
 	K3_TRY(k3_data_require(&t->data, o->data, (uint64_t)o->tokens));
 	if (t->state->step > 0 && t->state->data_checksum != t->data.file.checksum) {
-		k3_error("drivers", "%s: its checksum is %016llx, the run to be resumed used data with %016llx", o->data,
-		         (unsigned long long)t->data.file.checksum, (unsigned long long)t->state->data_checksum);
+		k3_error(
+			"drivers",
+			"%s: its checksum is %016llx, the run to be resumed used data with %016llx",
+			o->data, (unsigned long long)t->data.file.checksum,
+			(unsigned long long)t->state->data_checksum);
 		K3_TRY(K3_EDIFFER);
 	}
 	t->state->data_checksum = t->data.file.checksum;
@@ -113,7 +121,7 @@ report_memory(struct trainer *t)
 {
 	const struct k3_train_options *o = t->options;
 	int32_t *docs = malloc((size_t)o->tokens * sizeof(*docs));
-	struct k3_layout layout = { (size_t)o->tokens, docs };
+	struct k3_layout layout = {(size_t)o->tokens, docs};
 	struct k3_memory memory;
 	const struct k3_plan *optimizer;
 	int ret = docs ? K3_OK : K3_ENOMEM;
@@ -124,18 +132,20 @@ report_memory(struct trainer *t)
 		docs[i] = 1;
 	for (int m = 0; m < (o->accumulate > 1 ? 2 : 1) + (o->eval_data ? 1 : 0); m++) {
 		bool eval = o->eval_data && m == (o->accumulate > 1 ? 2 : 1);
-		struct k3_microbatch what = { .backward = !eval, .first = m == 0, .count = !eval };
+		struct k3_microbatch what = {.backward = !eval, .first = m == 0, .count = !eval};
 		struct k3_plan *plan;
 		K3_TRY(k3_plan_microbatch(&plan, t->session.model, &layout, &what));
 		ret = k3_memory_add(&memory, plan);
 		if (m == 0)
-			k3_info("drivers", "plan: %zu tasks and %.4g GFLOP a microbatch", plan->n_tasks, plan->flops * 1e-9);
+			k3_info("drivers", "plan: %zu tasks and %.4g GFLOP a microbatch",
+				plan->n_tasks, plan->flops * 1e-9);
 		k3_plan_destroy(plan);
 		K3_TRY(ret);
 	}
 	K3_TRY(k3_session_optimizer(&t->session, 0, &optimizer));
 	K3_TRY(k3_memory_add(&memory, optimizer));
-	k3_info("drivers", "plan: at most %.1f MiB in handles", (double)k3_memory_bound(&memory) / 1048576);
+	k3_info("drivers", "plan: at most %.1f MiB in handles",
+		(double)k3_memory_bound(&memory) / 1048576);
 out:
 	k3_memory_fini(&memory);
 	free(docs);
@@ -183,9 +193,12 @@ open_all(struct trainer *t, const char *folder)
 			K3_TRY(K3_ENOMEM);
 	}
 	K3_TRY(k3_session_open(&t->session, &t->config, &plan, (uint32_t)o->window));
-	k3_info("drivers", "k3_train %s, model %s with %llu parameters, seed %lld, data %s with %llu tokens an epoch", PACKAGE_VERSION,
-	        t->config.name, (unsigned long long)t->session.model->params.n_elems, o->seed, o->data,
-	        (unsigned long long)k3_data_total_tokens(&t->data));
+	k3_info("drivers",
+		"k3_train %s, model %s with %llu parameters, seed %lld, data %s with %llu tokens "
+		"an epoch",
+		PACKAGE_VERSION, t->config.name,
+		(unsigned long long)t->session.model->params.n_elems, o->seed, o->data,
+		(unsigned long long)k3_data_total_tokens(&t->data));
 	K3_TRY(report_memory(t));
 	K3_TRY(start_values(t, folder));
 out:
@@ -210,7 +223,8 @@ read_step(struct trainer *t, uint64_t step, double *hyper)
 	memset(hyper, 0, K3_HYPER_LEN * sizeof(*hyper));
 	hyper[K3_HYPER_VALID] = valid;
 	hyper[K3_HYPER_INV_N] = valid > 0 ? 1 / valid : 0;
-	hyper[K3_HYPER_LR] = o->lr * k3_lr_factor((long long)step, o->steps, o->warmup, o->decay, 0);
+	hyper[K3_HYPER_LR] =
+		o->lr * k3_lr_factor((long long)step, o->steps, o->warmup, o->decay, 0);
 	hyper[K3_HYPER_STEP] = (double)(step + 1);
 	t->flight[step & 1].lr = hyper[K3_HYPER_LR];
 	t->flight[step & 1].tokens = (double)(n * (size_t)o->accumulate);
@@ -236,10 +250,11 @@ submit_step(struct trainer *t, uint64_t step)
 	t->session.clock++;
 	for (long long m = 0; m < o->accumulate; m++) {
 		const int32_t *rows = t->rows[step & 1] + 3 * n * (size_t)m;
-		struct k3_layout layout = { n, rows + 2 * n };
-		struct k3_microbatch what = { .backward = true, .first = m == 0, .count = true };
-		struct k3_host_batch batch = { rows, rows + n, NULL };
-		K3_TRY(k3_plan_cache_get(t->session.cache, &layout, &what, t->session.clock, &plan));
+		struct k3_layout layout = {n, rows + 2 * n};
+		struct k3_microbatch what = {.backward = true, .first = m == 0, .count = true};
+		struct k3_host_batch batch = {rows, rows + n, NULL};
+		K3_TRY(k3_plan_cache_get(t->session.cache, &layout, &what, t->session.clock,
+					 &plan));
 		K3_TRY(k3_submit_plan(t->session.store, plan, &batch, m == 0 ? hyper : NULL));
 	}
 	K3_TRY(k3_session_optimizer(&t->session, (uint32_t)step & 1, &plan));
@@ -273,23 +288,27 @@ finish_step(struct trainer *t, uint64_t step)
 	uint64_t print = 0;
 	int ret;
 
-	K3_TRY(k3_store_datum_read(t->session.store, NULL, t->session.model->step_out[step & 1], out));
+	K3_TRY(k3_store_datum_read(t->session.store, NULL, t->session.model->step_out[step & 1],
+				   out));
 	double time = now(), ms = (time - t->last_time) * 1e3;
 	t->last_time = time;
 	if (t->options->fingerprint)
 		K3_TRY(fingerprint(t, &print));
 	double loss = out[K3_OUT_VALID] > 0 ? out[K3_OUT_LOSS_SUM] / out[K3_OUT_VALID] : 0;
-	printf("%llu\t%.9g\t%.9g\t%.9g\t%.9g\t%.9g", (unsigned long long)(step + 1), loss, out[K3_OUT_NORM], t->flight[step & 1].lr,
-	       t->flight[step & 1].tokens / ms * 1e3, ms);
+	printf("%llu\t%.9g\t%.9g\t%.9g\t%.9g\t%.9g", (unsigned long long)(step + 1), loss,
+	       out[K3_OUT_NORM], t->flight[step & 1].lr, t->flight[step & 1].tokens / ms * 1e3, ms);
 	if (t->options->fingerprint)
 		printf("\t%016llx", (unsigned long long)print);
 	printf("\n");
 	fflush(stdout);
 	if (out[K3_OUT_STATE] == K3_STEP_NO_LABELS)
-		k3_warn("drivers", "step %llu has no label to learn from: nothing was updated", (unsigned long long)(step + 1));
+		k3_warn("drivers", "step %llu has no label to learn from: nothing was updated",
+			(unsigned long long)(step + 1));
 	if (out[K3_OUT_STATE] == K3_STEP_NOT_FINITE) {
-		k3_error("drivers", "step %llu: loss %g, gradient norm %g: not finite, nothing was updated; the run ends",
-		         (unsigned long long)(step + 1), loss, out[K3_OUT_NORM]);
+		k3_error("drivers",
+			 "step %llu: loss %g, gradient norm %g: not finite, nothing was updated; "
+			 "the run ends",
+			 (unsigned long long)(step + 1), loss, out[K3_OUT_NORM]);
 		K3_TRY(K3_EMATH);
 	}
 	*t->state = t->flight[step & 1].after;
@@ -301,13 +320,15 @@ static int
 save(struct trainer *t)
 {
 	double start = now();
-	char *json = k3_run_state_json(t->state, t->options, k3_runtime_version(t->session.runtime));
+	char *json =
+		k3_run_state_json(t->state, t->options, k3_runtime_version(t->session.runtime));
 	int ret = json ? K3_OK : K3_ENOMEM;
 
 	k3_runtime_drain(t->session.runtime);
 	K3_TRY(ret);
 	K3_TRY(k3_checkpoint_save(t->session.store, t->options->save, t->state->step, json, 0));
-	k3_info("drivers", "checkpoint %s/step-%06llu in %.2f s", t->options->save, (unsigned long long)t->state->step, now() - start);
+	k3_info("drivers", "checkpoint %s/step-%06llu in %.2f s", t->options->save,
+		(unsigned long long)t->state->step, now() - start);
 	t->last_time += now() - start;
 out:
 	free(json);
@@ -322,8 +343,9 @@ evaluate(struct trainer *t)
 	int ret;
 
 	K3_TRY(k3_session_eval(&t->session, t->options->eval_data, (size_t)t->options->tokens, &r));
-	k3_info("drivers", "step %llu: held-out loss %.6g nats over %.0f labels, accuracy %.4g", (unsigned long long)t->state->step,
-	        r.loss_sum / r.tokens, r.tokens, r.correct / r.tokens);
+	k3_info("drivers", "step %llu: held-out loss %.6g nats over %.0f labels, accuracy %.4g",
+		(unsigned long long)t->state->step, r.loss_sum / r.tokens, r.tokens,
+		r.correct / r.tokens);
 	t->last_time += now() - start;
 out:
 	return ret;
@@ -333,7 +355,8 @@ out:
 static bool
 pauses(const struct k3_train_options *o, uint64_t done, uint64_t last)
 {
-	return done == last || o->fingerprint || (o->save_every && done % (uint64_t)o->save_every == 0) ||
+	return done == last || o->fingerprint ||
+	       (o->save_every && done % (uint64_t)o->save_every == 0) ||
 	       (o->eval_every && done % (uint64_t)o->eval_every == 0);
 }
 
@@ -344,9 +367,11 @@ after_step(struct trainer *t, uint64_t last)
 	uint64_t done = t->state->step;
 	int ret = K3_OK;
 
-	if (o->eval_data && ((o->eval_every && done % (uint64_t)o->eval_every == 0) || done == last))
+	if (o->eval_data &&
+	    ((o->eval_every && done % (uint64_t)o->eval_every == 0) || done == last))
 		K3_TRY(evaluate(t));
-	if (o->save && ((o->save_every && done % (uint64_t)o->save_every == 0) || done == last || stop_signal))
+	if (o->save &&
+	    ((o->save_every && done % (uint64_t)o->save_every == 0) || done == last || stop_signal))
 		K3_TRY(save(t));
 out:
 	return ret;
@@ -362,7 +387,8 @@ loop(struct trainer *t)
 
 	if (o->stop_after && (uint64_t)o->stop_after < last)
 		last = (uint64_t)o->stop_after;
-	printf("step\tloss_nats\tgrad_norm\tlr\ttokens_per_s\tstep_ms%s\n", o->fingerprint ? "\tfingerprint" : "");
+	printf("step\tloss_nats\tgrad_norm\tlr\ttokens_per_s\tstep_ms%s\n",
+	       o->fingerprint ? "\tfingerprint" : "");
 	fflush(stdout);
 	t->last_time = now();
 	while (t->state->step < last && !stop_signal) {
@@ -378,7 +404,8 @@ loop(struct trainer *t)
 	while (submitted > t->state->step)
 		K3_TRY(finish_step(t, t->state->step));
 	if (stop_signal && t->state->step < last) {
-		k3_info("drivers", "stopped by signal %d after step %llu", (int)stop_signal, (unsigned long long)t->state->step);
+		k3_info("drivers", "stopped by signal %d after step %llu", (int)stop_signal,
+			(unsigned long long)t->state->step);
 		if (o->save && t->state->step > begin)
 			K3_TRY(save(t));
 	}
@@ -400,16 +427,18 @@ report_end(struct trainer *t)
 			break;
 	if (f)
 		fclose(f);
-	k3_info("drivers", "%llu tokens; %zu layouts planned in %.3f s; %.1f MiB held by handles, VmHWM %.1f MiB",
-	        (unsigned long long)t->state->tokens, built, seconds, (double)k3_store_bytes_held(t->session.store) / 1048576,
-	        high / 1024);
+	k3_info("drivers",
+		"%llu tokens; %zu layouts planned in %.3f s; %.1f MiB held by handles, VmHWM %.1f "
+		"MiB",
+		(unsigned long long)t->state->tokens, built, seconds,
+		(double)k3_store_bytes_held(t->session.store) / 1048576, high / 1024);
 }
 
 int
 k3_train_run(const struct k3_train_options *options, struct k3_run_state *state, const char *folder)
 {
-	struct trainer t = { .options = options, .state = state };
-	struct sigaction action = { .sa_handler = on_signal };
+	struct trainer t = {.options = options, .state = state};
+	struct sigaction action = {.sa_handler = on_signal};
 	int status = 2, ret;
 
 	sigaction(SIGINT, &action, NULL);

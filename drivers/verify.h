@@ -8,78 +8,92 @@
 #include "session.h"
 
 struct k3_verify_options {
-	const char *weights;      /* checkpoint for cases that hold no weights; NULL */
-	uint32_t tile_tokens;     /* 0: one tile */
+	const char *weights;  /* checkpoint for cases that hold no weights; NULL */
+	uint32_t tile_tokens; /* 0: one tile */
 	bool forced_routing;
-	const char *plant_fault;  /* name of a tensor whose result is spoilt before the comparison; NULL */
+	const char *plant_fault; /* name of a tensor whose result is spoilt before the comparison;
+				    NULL */
 	uint32_t window;
 };
 
 /* One tensor's comparison; the verdict on a class is that of its worst tensor. */
 struct k3_verify_entry {
 	char cls[48], name[160];
-	int layer;                /* of the tensor, -1: none; orders the search for the first difference */
+	int layer; /* of the tensor, -1: none; orders the search for the first difference */
 	size_t n_elems;
 	double ratio, max_abs, want_max, tolerance;
-	bool spoilt;              /* missing, not finite, or not zero where zero is the definition */
+	bool spoilt; /* missing, not finite, or not zero where zero is the definition */
 	char why[112];
 };
 
 struct k3_verify_report {
 	size_t n, cap;
 	struct k3_verify_entry *entry;
-	json_t *deviation;        /* float32_run_rms_deviation of the file, or NULL */
+	json_t *deviation; /* float32_run_rms_deviation of the file, or NULL */
 	const char *plant_fault;
-	size_t passed, failed;    /* classes */
+	bool planted;	       /* a tensor of that name was found */
+	size_t passed, failed; /* classes */
 };
 
-void k3_verify_report_init(struct k3_verify_report *report, const struct k3_verify_options *options);
+void k3_verify_report_init(struct k3_verify_report *report,
+			   const struct k3_verify_options *options);
 void k3_verify_report_fini(struct k3_verify_report *report);
 
 /**
- * Compares n values.  Error = RMS(got - want) / RMS(want); an all-zero want that zero_by_definition names must be met exactly.
+ * Compares n values.  Error = RMS(got - want) / RMS(want); an all-zero want that zero_by_definition
+ * names must be met exactly.
  * @param tolerance  raised to three times the file's own float32 deviation of the class
  */
-void k3_verify_compare(struct k3_verify_report *report, const char *cls, const char *name, int layer, const double *got,
-                       const double *want, size_t n, double tolerance, bool zero_by_definition);
+void k3_verify_compare(struct k3_verify_report *report, const char *cls, const char *name,
+		       int layer, const double *got, const double *want, size_t n, double tolerance,
+		       bool zero_by_definition);
 /** The same for one value per comparison: relative error. */
-void k3_verify_compare_one(struct k3_verify_report *report, const char *cls, const char *name, double got, double want,
-                           double tolerance);
+void k3_verify_compare_one(struct k3_verify_report *report, const char *cls, const char *name,
+			   double got, double want, double tolerance);
 /** Integers are equal or fail. */
-void k3_verify_compare_ints(struct k3_verify_report *report, const char *cls, const char *name, int layer, const int32_t *got,
-                            const int32_t *want, size_t n);
+void k3_verify_compare_ints(struct k3_verify_report *report, const char *cls, const char *name,
+			    int layer, const int32_t *got, const int32_t *want, size_t n);
+/** Was a tensor of this name compared, or reported as missing? */
+bool k3_verify_compared(const struct k3_verify_report *report, const char *name);
 /** A tensor that should be there and is not. */
 void k3_verify_missing(struct k3_verify_report *report, const char *cls, const char *name);
 /** Prints the table of a file and the first layer that differs; adds to passed and failed. */
 void k3_verify_print(struct k3_verify_report *report, const char *file, FILE *out);
 
 /** Runs one file of any kind; K3_OK also when classes failed. */
-int k3_verify_file(const char *path, const struct k3_verify_options *options, struct k3_verify_report *report);
+int k3_verify_file(const char *path, const struct k3_verify_options *options,
+		   struct k3_verify_report *report);
 
 /* Parts, by kind of file */
-int k3i_verify_model(const struct k3_st *st, const struct k3_verify_options *options, struct k3_verify_report *report);
-int k3i_verify_train(const struct k3_st *st, const struct k3_verify_options *options, struct k3_verify_report *report);
-int k3i_verify_ops(const struct k3_st *st, const struct k3_verify_options *options, struct k3_verify_report *report);
+int k3i_verify_model(const struct k3_st *st, const struct k3_verify_options *options,
+		     struct k3_verify_report *report);
+int k3i_verify_train(const struct k3_st *st, const struct k3_verify_options *options,
+		     struct k3_verify_report *report);
+int k3i_verify_ops(const struct k3_st *st, const struct k3_verify_options *options,
+		   struct k3_verify_report *report);
 
 /** Histogram [e, bins] and new biases [e] of the quantile rule for scores [t, e]. */
-int k3i_verify_quantile(const double *scores, const double *bias_in, size_t t, size_t e, size_t k, size_t bins, int32_t *hist,
-                        double *bias_out);
+int k3i_verify_quantile(const double *scores, const double *bias_in, size_t t, size_t e, size_t k,
+			size_t bins, int32_t *hist, double *bias_out);
 
 /** Configuration of a case: hf_config with every eps of the file. */
 int k3i_verify_config(const struct k3_st *st, struct k3_config *config);
 /** A metadata value as JSON, NULL when it is absent or no JSON (logged). */
 json_t *k3i_verify_metadata(const struct k3_st *st, const char *key);
-/** Tensor of the file as malloc'ed double or int32 array; NULL when it is absent or can't be read. */
+/** Tensor of the file as malloc'ed double or int32 array; NULL when it is absent or can't be read.
+ */
 double *k3i_verify_f64(const struct k3_st *st, const char *name, size_t *n);
 int32_t *k3i_verify_i32(const struct k3_st *st, const char *name, size_t *n);
-/** Tokens and labels are in the vocabulary (negative labels count for nothing), else the first offender is logged. */
+/** Tokens and labels are in the vocabulary (negative labels count for nothing), else the first
+ * offender is logged. */
 int k3i_verify_check_tokens(const int32_t *ids, const int32_t *labels, size_t n, uint32_t vocab);
 /** Expert ids that are to be forced are in range, else the first offender is logged. */
 int k3i_verify_check_ids(const char *name, const int32_t *ids, size_t n, uint32_t experts);
 /**
- * A checkpoint tensor of the store as malloc'ed doubles with its padding; kind 0 parameter, 1 gradient, 2 and 3 moments; NULL when
- * memory is out.
+ * A checkpoint tensor of the store as malloc'ed doubles with its padding; kind 0 parameter, 1
+ * gradient, 2 and 3 moments; NULL when memory is out.
  */
-double *k3i_verify_tensor(struct k3_store *store, const struct k3_ckpt_tensor *t, uint32_t kind, size_t *n);
+double *k3i_verify_tensor(struct k3_store *store, const struct k3_ckpt_tensor *t, uint32_t kind,
+			  size_t *n);
 
 #endif

@@ -37,9 +37,12 @@ k3i_verify_config(const struct k3_st *st, struct k3_config *config)
 		const char *key;
 		double *value;
 	} part[] = {
-		{ "rms_norm", &config->norm_eps }, { "mla_latent_norm", &config->mla_norm_eps }, { "qk_l2norm", &config->l2_eps },
-		{ "router_sum", &config->router_sum_eps }, { "vision_norm", &config->vision.norm_eps },
-		{ "projector_norm", &config->vision.projector_eps },
+		{"rms_norm", &config->norm_eps},
+		{"mla_latent_norm", &config->mla_norm_eps},
+		{"qk_l2norm", &config->l2_eps},
+		{"router_sum", &config->router_sum_eps},
+		{"vision_norm", &config->vision.norm_eps},
+		{"projector_norm", &config->vision.projector_eps},
 	};
 	for (size_t i = 0; i < sizeof(part) / sizeof(part[0]); i++) {
 		json_t *v = json_object_get(eps, part[i].key);
@@ -90,8 +93,11 @@ int
 k3i_verify_check_tokens(const int32_t *ids, const int32_t *labels, size_t n, uint32_t vocab)
 {
 	for (size_t i = 0; i < n; i++)
-		if (ids[i] < 0 || (uint32_t)ids[i] >= vocab || (labels[i] >= 0 && (uint32_t)labels[i] >= vocab)) {
-			k3_error("drivers", "token %d or label %d at position %zu: the vocabulary has %u", ids[i], labels[i], i, vocab);
+		if (ids[i] < 0 || (uint32_t)ids[i] >= vocab ||
+		    (labels[i] >= 0 && (uint32_t)labels[i] >= vocab)) {
+			k3_error("drivers",
+				 "token %d or label %d at position %zu: the vocabulary has %u",
+				 ids[i], labels[i], i, vocab);
 			return K3_EINVAL;
 		}
 	return K3_OK;
@@ -102,7 +108,8 @@ k3i_verify_check_ids(const char *name, const int32_t *ids, size_t n, uint32_t ex
 {
 	for (size_t i = 0; i < n; i++)
 		if (ids[i] < 0 || (uint32_t)ids[i] >= experts) {
-			k3_error("drivers", "%s[%zu] is %d: there are %u experts", name, i, ids[i], experts);
+			k3_error("drivers", "%s[%zu] is %d: there are %u experts", name, i, ids[i],
+				 experts);
 			return K3_EINVAL;
 		}
 	return K3_OK;
@@ -110,7 +117,8 @@ k3i_verify_check_ids(const char *name, const int32_t *ids, size_t n, uint32_t ex
 
 /* Adds the rows of one block to the tensor. */
 static void
-take_block(double *out, const struct k3_ckpt_tensor *t, const struct k3_datum *d, const float *block)
+take_block(double *out, const struct k3_ckpt_tensor *t, const struct k3_datum *d,
+	   const float *block)
 {
 	size_t lo = t->row0 > d->row0 ? t->row0 : d->row0;
 	size_t hi = t->row0 + t->rows < d->row0 + d->rows ? t->row0 + t->rows : d->row0 + d->rows;
@@ -148,7 +156,8 @@ k3i_verify_tensor(struct k3_store *store, const struct k3_ckpt_tensor *t, uint32
 }
 
 int
-k3_verify_file(const char *path, const struct k3_verify_options *options, struct k3_verify_report *report)
+k3_verify_file(const char *path, const struct k3_verify_options *options,
+	       struct k3_verify_report *report)
 {
 	struct k3_st *st = NULL;
 	int ret;

@@ -1,4 +1,5 @@
-/* Operator files: KDA with ready-made q, k, v, g, beta, for every length of the file, in tiles that hand their states on. */
+/* Operator files: KDA with ready-made q, k, v, g, beta, for every length of the file, in tiles that
+ * hand their states on. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,7 +35,8 @@ tensor(struct ops_case *c, const char *what, size_t want)
 
 /* Writes columns [at, at + width) of every tile of an input from rows of x. */
 static int
-put(struct ops_case *c, const char *what, const double *const *part, const size_t *width, size_t n_parts)
+put(struct ops_case *c, const char *what, const double *const *part, const size_t *width,
+    size_t n_parts)
 {
 	size_t row0 = 0;
 	int ret = K3_OK;
@@ -81,7 +83,9 @@ put_layouts(struct ops_case *c)
 			l[K3_TL_HEAD + rows + r] = (int32_t)r;
 		}
 		l[K3_TL_HEAD + 2 * rows + 1] = (int32_t)rows;
-		ret = k3_store_datum_write(c->session.store, c->plan, (uint32_t)k3_plan_find(c->plan, "layout", -1, (int)i, -1), l);
+		ret = k3_store_datum_write(
+			c->session.store, c->plan,
+			(uint32_t)k3_plan_find(c->plan, "layout", -1, (int)i, -1), l);
 		free(l);
 		if (ret != K3_OK)
 			return ret;
@@ -99,7 +103,8 @@ put_state(struct ops_case *c, const char *what, int tile, const double *x)
 	for (size_t i = 0; s && i < n; i++)
 		s[i] = (float)x[i];
 	if (s)
-		ret = k3_store_datum_write(c->session.store, c->plan, (uint32_t)k3_plan_find(c->plan, what, -1, tile, -1), s);
+		ret = k3_store_datum_write(c->session.store, c->plan,
+					   (uint32_t)k3_plan_find(c->plan, what, -1, tile, -1), s);
 	free(s);
 	return ret;
 }
@@ -116,10 +121,12 @@ get(struct ops_case *c, const char *what, size_t at, size_t width)
 		int32_t datum = k3_plan_find(c->plan, what, -1, (int)i, -1);
 		const struct k3_datum *d = &c->plan->data[datum];
 		float *rows = malloc(d->bytes + 1);
-		K3_ASSERT(rows && k3_store_datum_read(c->session.store, c->plan, (uint32_t)datum, rows) == K3_OK);
+		K3_ASSERT(rows && k3_store_datum_read(c->session.store, c->plan, (uint32_t)datum,
+						      rows) == K3_OK);
 		for (size_t r = 0; r < d->rows; r++)
 			for (size_t k = 0; k < width; k++)
-				out[(row0 + r) * width + k] = (double)rows[r * d->row_elems + at + k];
+				out[(row0 + r) * width + k] =
+					(double)rows[r * d->row_elems + at + k];
 		row0 += d->rows;
 		free(rows);
 	}
@@ -127,14 +134,16 @@ get(struct ops_case *c, const char *what, size_t at, size_t width)
 }
 
 static void
-compare_rows(struct ops_case *c, const char *cls, const char *what, size_t at, size_t width, double tolerance)
+compare_rows(struct ops_case *c, const char *cls, const char *what, size_t at, size_t width,
+	     double tolerance)
 {
 	char name[64];
 	double *want = tensor(c, cls, c->op.t * width), *got = get(c, what, at, width);
 
 	snprintf(name, sizeof(name), "%s%s", c->prefix, cls);
 	if (want)
-		k3_verify_compare(c->report, cls, name, -1, got, want, c->op.t * width, tolerance, false);
+		k3_verify_compare(c->report, cls, name, -1, got, want, c->op.t * width, tolerance,
+				  false);
 	else
 		k3_verify_missing(c->report, cls, name);
 	free(want);
@@ -151,7 +160,9 @@ compare_state(struct ops_case *c, const char *cls, const char *what, int tile, d
 
 	snprintf(name, sizeof(name), "%s%s", c->prefix, cls);
 	K3_ASSERT(s && got);
-	if (want && k3_store_datum_read(c->session.store, c->plan, (uint32_t)k3_plan_find(c->plan, what, -1, tile, -1), s) == K3_OK) {
+	if (want &&
+	    k3_store_datum_read(c->session.store, c->plan,
+				(uint32_t)k3_plan_find(c->plan, what, -1, tile, -1), s) == K3_OK) {
 		for (size_t i = 0; i < n; i++)
 			got[i] = (double)s[i];
 		k3_verify_compare(c->report, cls, name, -1, got, want, n, tolerance, false);
@@ -169,22 +180,25 @@ run(struct ops_case *c)
 {
 	const struct k3_kda_op *op = &c->op;
 	size_t h = op->heads, hk = h * op->k, hv = h * op->v;
-	double *q = tensor(c, "q", op->t * hk), *k = tensor(c, "k", op->t * hk), *v = tensor(c, "v", op->t * hv);
-	double *g = tensor(c, "g", op->t * hk), *beta = tensor(c, "beta", op->t * h), *dout = tensor(c, "do", op->t * hv);
+	double *q = tensor(c, "q", op->t * hk), *k = tensor(c, "k", op->t * hk),
+	       *v = tensor(c, "v", op->t * hv);
+	double *g = tensor(c, "g", op->t * hk), *beta = tensor(c, "beta", op->t * h),
+	       *dout = tensor(c, "do", op->t * hv);
 	double *s0 = op->start_state ? tensor(c, "S0", hk * op->v) : NULL;
 	double *dst = op->end_gradient ? tensor(c, "dST", hk * op->v) : NULL;
 	int ret = K3_OK;
 
-	if (!q || !k || !v || !g || !beta || !dout || (op->start_state && !s0) || (op->end_gradient && !dst)) {
+	if (!q || !k || !v || !g || !beta || !dout || (op->start_state && !s0) ||
+	    (op->end_gradient && !dst)) {
 		k3_error("drivers", "%s: q, k, v, g, beta and do must be there", c->prefix);
 		K3_TRY(K3_EFORMAT);
 	}
 	K3_TRY(k3_plan_kda_op(&c->plan, c->session.model, op));
 	K3_TRY(k3_store_prepare(c->session.store, c->plan));
-	K3_TRY(put(c, "qkv", (const double *const[]){ q, k, v }, (const size_t[]){ hk, hk, hv }, 3));
-	K3_TRY(put(c, "g", (const double *const[]){ g }, &hk, 1));
-	K3_TRY(put(c, "beta", (const double *const[]){ beta }, &h, 1));
-	K3_TRY(put(c, "do", (const double *const[]){ dout }, &hv, 1));
+	K3_TRY(put(c, "qkv", (const double *const[]){q, k, v}, (const size_t[]){hk, hk, hv}, 3));
+	K3_TRY(put(c, "g", (const double *const[]){g}, &hk, 1));
+	K3_TRY(put(c, "beta", (const double *const[]){beta}, &h, 1));
+	K3_TRY(put(c, "do", (const double *const[]){dout}, &hv, 1));
 	K3_TRY(put_layouts(c));
 	if (s0)
 		K3_TRY(put_state(c, "state", -1, s0));
@@ -243,9 +257,10 @@ all_lengths(struct ops_case *c)
 		snprintf(c->prefix, sizeof(c->prefix), "T%zu.", length);
 		snprintf(name, sizeof(name), "T%zu.v", length);
 		const struct k3_st_tensor *v = k3_st_find(c->st, name);
-		if (!v || q->n_dims != 3 || v->n_dims != 3 || q->dims[0] != length || v->dims[0] != length || v->dims[1] != q->dims[1] ||
-		    length == 0) {
-			k3_error("drivers", "%s and %s must be [%zu, heads, width]", q->name, name, length);
+		if (!v || q->n_dims != 3 || v->n_dims != 3 || q->dims[0] != length ||
+		    v->dims[0] != length || v->dims[1] != q->dims[1] || length == 0) {
+			k3_error("drivers", "%s and %s must be [%zu, heads, width]", q->name, name,
+				 length);
 			K3_TRY(K3_EFORMAT);
 		}
 		c->op.t = length;
@@ -260,7 +275,8 @@ all_lengths(struct ops_case *c)
 		found++;
 	}
 	if (found == 0) {
-		k3_error("drivers", "the file holds neither a model nor operator cases (T<length>.q)");
+		k3_error("drivers",
+			 "the file holds neither a model nor operator cases (T<length>.q)");
 		ret = K3_EFORMAT;
 	}
 out:
@@ -268,9 +284,11 @@ out:
 }
 
 int
-k3i_verify_ops(const struct k3_st *st, const struct k3_verify_options *options, struct k3_verify_report *report)
+k3i_verify_ops(const struct k3_st *st, const struct k3_verify_options *options,
+	       struct k3_verify_report *report)
 {
-	struct ops_case c = { .st = st, .report = report, .op = { .tile_tokens = options->tile_tokens } };
+	struct ops_case c = {
+		.st = st, .report = report, .op = {.tile_tokens = options->tile_tokens}};
 	struct k3_plan_options plan_options;
 	struct k3_config config;
 	int ret;

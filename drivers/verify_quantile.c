@@ -1,4 +1,5 @@
-/* The quantile balance rule on given scores: the counting and the bias operation, called as their codelets call them. */
+/* The quantile balance rule on given scores: the counting and the bias operation, called as their
+ * codelets call them. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,9 +8,11 @@
 #include "../common/status.h"
 #include "verify.h"
 
-/* Route tables of one tile whose experts are the top k of scores + bias; only what the count reads. */
+/* Route tables of one tile whose experts are the top k of scores + bias; only what the count reads.
+ */
 static void
-make_routes(int32_t *route, float *routew, const double *scores, const float *bias, size_t t, size_t e, size_t k)
+make_routes(int32_t *route, float *routew, const double *scores, const float *bias, size_t t,
+	    size_t e, size_t k)
 {
 	int32_t *ids = route + e + 1;
 	float *s = routew + t * k, *cut = s + t * e;
@@ -24,7 +27,8 @@ make_routes(int32_t *route, float *routew, const double *scores, const float *bi
 				bool taken = false;
 				for (size_t p = 0; p < have && p < k; p++)
 					taken = taken || ids[i * k + p] == (int32_t)j;
-				if (!taken && (best == e || s[i * e + j] + bias[j] > s[i * e + best] + bias[best]))
+				if (!taken && (best == e || s[i * e + j] + bias[j] >
+								    s[i * e + best] + bias[best]))
 					best = j;
 			}
 			if (have < k)
@@ -38,13 +42,15 @@ make_routes(int32_t *route, float *routew, const double *scores, const float *bi
 }
 
 int
-k3i_verify_quantile(const double *scores, const double *bias_in, size_t t, size_t e, size_t k, size_t bins, int32_t *hist,
-                    double *bias_out)
+k3i_verify_quantile(const double *scores, const double *bias_in, size_t t, size_t e, size_t k,
+		    size_t bins, int32_t *hist, double *bias_out)
 {
-	int32_t *route = calloc(k3_route_len(t, e, k), sizeof(*route)), *balance = calloc(e * (1 + bins), sizeof(*balance));
+	int32_t *route = calloc(k3_route_len(t, e, k), sizeof(*route)),
+		*balance = calloc(e * (1 + bins), sizeof(*balance));
 	int32_t *layout = calloc(k3_tile_layout_len(t), sizeof(*layout));
-	float *routew = calloc(k3_routew_len(t, e, k), sizeof(*routew)), *bias = calloc(e, sizeof(*bias));
-	double out[K3_OUT_LEN] = { 0 };
+	float *routew = calloc(k3_routew_len(t, e, k), sizeof(*routew)),
+	      *bias = calloc(e, sizeof(*bias));
+	double out[K3_OUT_LEN] = {0};
 	int ret = route && balance && layout && routew && bias ? K3_OK : K3_ENOMEM;
 
 	K3_TRY(ret);
@@ -54,11 +60,16 @@ k3i_verify_quantile(const double *scores, const double *bias_in, size_t t, size_
 	for (size_t i = 0; i < t; i++)
 		layout[K3_TL_HEAD + i] = 1;
 	make_routes(route, routew, scores, bias, t, e, k);
-	struct k3_moe_count_args count = { .n_buf = 5, .t = t, .n_experts = e, .k = k, .bins = bins,
-		                           .bias = { 4, 1, 1, e, 1, 0 } };
-	k3_moe_count_cpu((void *[]){ balance, route, routew, layout, bias }, &count);
-	struct k3_router_bias_args update = { .n_buf = 3, .rule = K3_BALANCE_QUANTILE, .n_experts = e, .k = k, .bins = bins };
-	k3_router_bias_update_cpu_f32((void *[]){ bias, balance, out }, &update);
+	struct k3_moe_count_args count = {.n_buf = 5,
+					  .t = t,
+					  .n_experts = e,
+					  .k = k,
+					  .bins = bins,
+					  .bias = {4, 1, 1, e, 1, 0}};
+	k3_moe_count_cpu((void *[]){balance, route, routew, layout, bias}, &count);
+	struct k3_router_bias_args update = {
+		.n_buf = 3, .rule = K3_BALANCE_QUANTILE, .n_experts = e, .k = k, .bins = bins};
+	k3_router_bias_update_cpu_f32((void *[]){bias, balance, out}, &update);
 	memcpy(hist, balance + e, e * bins * sizeof(*hist));
 	for (size_t j = 0; j < e; j++)
 		bias_out[j] = (double)bias[j];

@@ -1,4 +1,5 @@
-/* Comparison and table.  A tensor is judged when all are in, since its second chance depends on the largest value of its class. */
+/* Comparison and table.  A tensor is judged when all are in, since its second chance depends on the
+ * largest value of its class. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +25,8 @@ k3_verify_report_fini(struct k3_verify_report *report)
 }
 
 static struct k3_verify_entry *
-add(struct k3_verify_report *r, const char *cls, const char *name, int layer, size_t n, double tolerance)
+add(struct k3_verify_report *r, const char *cls, const char *name, int layer, size_t n,
+    double tolerance)
 {
 	if (r->n == r->cap) {
 		r->cap = r->cap ? 2 * r->cap : 256;
@@ -43,12 +45,15 @@ add(struct k3_verify_report *r, const char *cls, const char *name, int layer, si
 }
 
 void
-k3_verify_compare(struct k3_verify_report *report, const char *cls, const char *name, int layer, const double *got,
-                  const double *want, size_t n, double tolerance, bool zero_by_definition)
+k3_verify_compare(struct k3_verify_report *report, const char *cls, const char *name, int layer,
+		  const double *got, const double *want, size_t n, double tolerance,
+		  bool zero_by_definition)
 {
 	struct k3_verify_entry *e = add(report, cls, name, layer, n, tolerance);
-	double err = 0, ref = 0, factor = report->plant_fault && strcmp(report->plant_fault, name) == 0 ? 1.01 : 1;
+	bool plant = report->plant_fault && strcmp(report->plant_fault, name) == 0;
+	double err = 0, ref = 0, factor = plant ? 1.01 : 1;
 
+	report->planted = report->planted || plant;
 	for (size_t i = 0; i < n; i++) {
 		double g = got[i] * factor, d = fabs(g - want[i]);
 		if (!isfinite(g)) {
@@ -69,15 +74,15 @@ k3_verify_compare(struct k3_verify_report *report, const char *cls, const char *
 }
 
 void
-k3_verify_compare_one(struct k3_verify_report *report, const char *cls, const char *name, double got, double want,
-                      double tolerance)
+k3_verify_compare_one(struct k3_verify_report *report, const char *cls, const char *name,
+		      double got, double want, double tolerance)
 {
 	k3_verify_compare(report, cls, name, -1, &got, &want, 1, tolerance, false);
 }
 
 void
-k3_verify_compare_ints(struct k3_verify_report *report, const char *cls, const char *name, int layer, const int32_t *got,
-                       const int32_t *want, size_t n)
+k3_verify_compare_ints(struct k3_verify_report *report, const char *cls, const char *name,
+		       int layer, const int32_t *got, const int32_t *want, size_t n)
 {
 	struct k3_verify_entry *e = add(report, cls, name, layer, n, 0);
 	size_t differ = 0, first = 0;
@@ -91,7 +96,8 @@ k3_verify_compare_ints(struct k3_verify_report *report, const char *cls, const c
 	e->ratio = n ? (double)differ / (double)n : 0;
 	if (differ) {
 		e->spoilt = true;
-		snprintf(e->why, sizeof(e->why), "%zu differ, first at %zu: %d, want %d", differ, first, got[first], want[first]);
+		snprintf(e->why, sizeof(e->why), "%zu differ, first at %zu: %d, want %d", differ,
+			 first, got[first], want[first]);
 	}
 }
 
@@ -102,6 +108,15 @@ k3_verify_missing(struct k3_verify_report *report, const char *cls, const char *
 
 	e->spoilt = true;
 	snprintf(e->why, sizeof(e->why), "missing");
+}
+
+bool
+k3_verify_compared(const struct k3_verify_report *report, const char *name)
+{
+	for (size_t i = 0; i < report->n; i++)
+		if (strcmp(report->entry[i].name, name) == 0)
+			return true;
+	return false;
 }
 
 static double
@@ -142,21 +157,50 @@ print_class(struct k3_verify_report *r, const char *cls, const char *file, FILE 
 		bool worst_ok = worst && passes(worst, most);
 		/* a tensor with a second chance does not count as the worst */
 		bool by_chance = ok && e->ratio > e->tolerance;
-		if (!worst || (worst_ok && !ok) || (worst_ok == ok && !by_chance && e->ratio > worst->ratio))
+		if (!worst || (worst_ok && !ok) ||
+		    (worst_ok == ok && !by_chance && e->ratio > worst->ratio))
 			worst = e;
 	}
-	fprintf(out, "%s\t%s\t%zu\t%.9g\t%.9g\t%.9g\t%s\t%s%s%s\n", file, cls, count, max_abs, worst->ratio, worst->tolerance,
-	        bad ? "FAIL" : "pass", worst->name, worst->why[0] ? ": " : "", worst->why);
+	fprintf(out, "%s\t%s\t%zu\t%.9g\t%.9g\t%.9g\t%s\t%s%s%s\n", file, cls, count, max_abs,
+		worst->ratio, worst->tolerance, bad ? "FAIL" : "pass", worst->name,
+		worst->why[0] ? ": " : "", worst->why);
 	if (bad)
 		r->failed++;
 	else
 		r->passed++;
 }
 
+/* Results of the backward pass; all others come before it. */
+static bool
+is_backward(const struct k3_verify_entry *e)
+{
+	return e->cls[0] == 'g'; /* grad.*, gdigest, gsample */
+}
+
+/* The first in the order of computation: the lowest layer of the forward pass, else the highest of
+ * the backward pass. */
+static const struct k3_verify_entry *
+first_wrong(const struct k3_verify_report *r)
+{
+	const struct k3_verify_entry *first = NULL;
+
+	for (size_t i = 0; i < r->n; i++) {
+		const struct k3_verify_entry *e = &r->entry[i];
+		if (e->layer < 0 || passes(e, class_max(r, e->cls)))
+			continue;
+		bool back = is_backward(e);
+		if (!first || (is_backward(first) && !back) ||
+		    (is_backward(first) == back &&
+		     (back ? e->layer > first->layer : e->layer < first->layer)))
+			first = e;
+	}
+	return first;
+}
+
 void
 k3_verify_print(struct k3_verify_report *report, const char *file, FILE *out)
 {
-	const struct k3_verify_entry *first = NULL;
+	const struct k3_verify_entry *first;
 	const char *base = strrchr(file, '/') ? strrchr(file, '/') + 1 : file;
 
 	for (size_t i = 0; i < report->n; i++) {
@@ -166,16 +210,10 @@ k3_verify_print(struct k3_verify_report *report, const char *file, FILE *out)
 		if (!seen)
 			print_class(report, report->entry[i].cls, base, out);
 	}
-	for (size_t i = 0; i < report->n; i++) {
-		const struct k3_verify_entry *e = &report->entry[i];
-		bool forward = e->cls[0] != 'g'; /* grad.*, gdigest, gsample come after it */
-		if (e->layer < 0 || !forward || passes(e, class_max(report, e->cls)))
-			continue;
-		if (!first || e->layer < first->layer)
-			first = e;
-	}
+	first = first_wrong(report);
 	if (first)
-		fprintf(out, "# %s: first layer that differs: %d (%s)\n", base, first->layer, first->name);
+		fprintf(out, "# %s: first layer that differs: %d (%s)\n", base, first->layer,
+			first->name);
 	fflush(out);
 	report->n = 0;
 }

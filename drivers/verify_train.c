@@ -1,4 +1,5 @@
-/* Training files: the optimizer steps replayed through microbatch and optimizer plans, and the quantile rule by itself. */
+/* Training files: the optimizer steps replayed through microbatch and optimizer plans, and the
+ * quantile rule by itself. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,9 +18,9 @@ struct train_case {
 	struct k3_plan_options plan_options;
 	size_t steps, accumulation, warmup;
 	double lr, decay_ratio, lr_floor;
-	double *loss_sums;         /* [steps, accumulation] */
+	double *loss_sums;	    /* [steps, accumulation] */
 	double *loss, *norm, *rate; /* [steps] */
-	int32_t *tokens, *valid;   /* [steps, accumulation], [steps] */
+	int32_t *tokens, *valid;    /* [steps, accumulation], [steps] */
 };
 
 static double
@@ -62,12 +63,14 @@ read_settings(struct train_case *c)
 	o->balance_u = number(train, "balance_u", 1e-3);
 	balance = json_string_value(json_object_get(train, "balance"));
 	o->balance = !balance || strcmp(balance, "none") == 0 ? K3_BALANCE_NONE
-	             : strcmp(balance, "quantile") == 0       ? K3_BALANCE_QUANTILE
-	                                                      : K3_BALANCE_SIGN;
+		     : strcmp(balance, "quantile") == 0	      ? K3_BALANCE_QUANTILE
+							      : K3_BALANCE_SIGN;
 	decay = json_string_value(json_object_get(train, "decay"));
 	if (c->steps < 1 || c->accumulation < 1 || (decay && strcmp(decay, "linear") != 0)) {
-		k3_error("drivers", "train: steps %zu and accumulation %zu must be 1 or more, decay must be linear", c->steps,
-		         c->accumulation);
+		k3_error("drivers",
+			 "train: steps %zu and accumulation %zu must be 1 or more, decay must be "
+			 "linear",
+			 c->steps, c->accumulation);
 		ret = K3_EFORMAT;
 	}
 out:
@@ -111,7 +114,9 @@ microbatch_read(struct train_case *c, size_t step, size_t m, struct microbatch *
 	char name[64];
 
 	memset(mb, 0, sizeof(*mb));
-	mb->moe_layers = c->config.layers > c->config.first_dense ? c->config.layers - c->config.first_dense : 0;
+	mb->moe_layers = c->config.layers > c->config.first_dense
+				 ? c->config.layers - c->config.first_dense
+				 : 0;
 	mb->ids = mb_tensor(c->st, step, m, "input_ids", &mb->t);
 	mb->labels = mb_tensor(c->st, step, m, "labels", &n_labels);
 	mb->docs = mb_tensor(c->st, step, m, "doc_ids", &n_docs);
@@ -134,12 +139,16 @@ microbatch_read(struct train_case *c, size_t step, size_t m, struct microbatch *
 }
 
 static int
-run_microbatch(struct train_case *c, size_t step, size_t m, const struct microbatch *mb, const double *hyper)
+run_microbatch(struct train_case *c, size_t step, size_t m, const struct microbatch *mb,
+	       const double *hyper)
 {
 	struct k3_session *s = &c->session;
-	struct k3_layout layout = { mb->t, mb->docs };
-	struct k3_microbatch what = { .backward = true, .first = m == 0, .count = true, .forced_routing = mb->forced != NULL };
-	struct k3_host_batch batch = { mb->ids, mb->labels, (const int32_t *const *)mb->forced };
+	struct k3_layout layout = {mb->t, mb->docs};
+	struct k3_microbatch what = {.backward = true,
+				     .first = m == 0,
+				     .count = true,
+				     .forced_routing = mb->forced != NULL};
+	struct k3_host_batch batch = {mb->ids, mb->labels, (const int32_t *const *)mb->forced};
 	const struct k3_plan *plan;
 	double acc[K3_LOSS_LEN], before = 0;
 	int ret;
@@ -179,12 +188,14 @@ compare_balance(struct train_case *c, size_t step)
 		snprintf(label, sizeof(label), "%s step %zu", name, step);
 		int32_t *want_count = k3i_verify_i32(c->st, name, &n);
 		if (want_count && n == c->steps * e)
-			k3_verify_compare_ints(c->report, "step.router_counts", label, (int)l, count, want_count + step * e, e);
+			k3_verify_compare_ints(c->report, "step.router_counts", label, (int)l,
+					       count, want_count + step * e, e);
 		snprintf(name, sizeof(name), "step.bias.%u", l);
 		snprintf(label, sizeof(label), "%s step %zu", name, step);
 		double *want = k3i_verify_f64(c->st, name, &n);
 		if (want && n == c->steps * e)
-			k3_verify_compare(c->report, "step.bias", label, (int)l, got, want + step * e, e, 2e-6, false);
+			k3_verify_compare(c->report, "step.bias", label, (int)l, got,
+					  want + step * e, e, 2e-6, false);
 		free(want);
 		free(want_count);
 		free(got);
@@ -196,7 +207,7 @@ compare_balance(struct train_case *c, size_t step)
 static int
 run_step(struct train_case *c, size_t step)
 {
-	double hyper[K3_HYPER_LEN] = { 0 }, out[K3_OUT_LEN];
+	double hyper[K3_HYPER_LEN] = {0}, out[K3_OUT_LEN];
 	struct microbatch *mb = calloc(c->accumulation, sizeof(*mb));
 	const struct k3_plan *optimizer;
 	int ret = mb ? K3_OK : K3_ENOMEM;
@@ -207,7 +218,8 @@ run_step(struct train_case *c, size_t step)
 		for (size_t i = 0; i < mb[m].t; i++)
 			hyper[K3_HYPER_VALID] += mb[m].labels[i] >= 0;
 	}
-	c->rate[step] = c->lr * k3_lr_factor((long long)step, (long long)c->steps, (long long)c->warmup, c->decay_ratio, c->lr_floor);
+	c->rate[step] = c->lr * k3_lr_factor((long long)step, (long long)c->steps,
+					     (long long)c->warmup, c->decay_ratio, c->lr_floor);
 	c->valid[step] = (int32_t)hyper[K3_HYPER_VALID];
 	hyper[K3_HYPER_INV_N] = hyper[K3_HYPER_VALID] > 0 ? 1 / hyper[K3_HYPER_VALID] : 0;
 	hyper[K3_HYPER_LR] = c->rate[step];
@@ -217,7 +229,8 @@ run_step(struct train_case *c, size_t step)
 	K3_TRY(k3_session_optimizer(&c->session, (uint32_t)step & 1, &optimizer));
 	K3_TRY(k3_submit_plan(c->session.store, optimizer, NULL, NULL));
 	k3_runtime_drain(c->session.runtime);
-	K3_TRY(k3_store_datum_read(c->session.store, NULL, c->session.model->step_out[step & 1], out));
+	K3_TRY(k3_store_datum_read(c->session.store, NULL, c->session.model->step_out[step & 1],
+				   out));
 	c->loss[step] = out[K3_OUT_LOSS_SUM] / out[K3_OUT_VALID];
 	c->norm[step] = out[K3_OUT_NORM];
 	compare_balance(c, step);
@@ -230,7 +243,8 @@ out:
 
 /* Per-step values: the class's figure is the largest relative error of a step. */
 static void
-compare_series(struct train_case *c, const char *name, const double *got, size_t n, double tolerance)
+compare_series(struct train_case *c, const char *name, const double *got, size_t n,
+	       double tolerance)
 {
 	size_t n_want;
 	double *want = k3i_verify_f64(c->st, name, &n_want);
@@ -263,7 +277,8 @@ compare_counts(struct train_case *c, const char *name, const int32_t *got, size_
 
 /* One final tensor of a kind; final.update compares the way that the weights went. */
 static void
-compare_final(struct train_case *c, const struct k3_ckpt_tensor *t, uint32_t kind, const char *cls, const char *infix, double tolerance)
+compare_final(struct train_case *c, const struct k3_ckpt_tensor *t, uint32_t kind, const char *cls,
+	      const char *infix, double tolerance)
 {
 	char name[240], update[260];
 	size_t n, n_want = 0, n_start = 0;
@@ -275,7 +290,8 @@ compare_final(struct train_case *c, const struct k3_ckpt_tensor *t, uint32_t kin
 	if (!got || !want || n_want != n) {
 		k3_verify_missing(c->report, cls, name);
 	} else {
-		k3_verify_compare(c->report, cls, name, t->layer, got, want, n, tolerance, zero && kind != 0);
+		k3_verify_compare(c->report, cls, name, t->layer, got, want, n, tolerance,
+				  zero && kind != 0);
 		double *start = kind == 0 ? k3i_verify_f64(c->st, t->name, &n_start) : NULL;
 		if (start && n_start == n) {
 			for (size_t i = 0; i < n; i++) {
@@ -283,7 +299,8 @@ compare_final(struct train_case *c, const struct k3_ckpt_tensor *t, uint32_t kin
 				want[i] -= start[i];
 			}
 			snprintf(update, sizeof(update), "final.update.%s", t->name);
-			k3_verify_compare(c->report, "final.update", update, t->layer, got, want, n, 1e-3, false);
+			k3_verify_compare(c->report, "final.update", update, t->layer, got, want, n,
+					  1e-3, false);
 		}
 		free(start);
 	}
@@ -303,10 +320,12 @@ compare_final_bias(struct train_case *c, const struct k3_ckpt_tensor *t)
 	double *want = k3i_verify_f64(c->st, name, &n_want);
 	K3_ASSERT(bias && got);
 	if (want && n_want == e &&
-	    k3_store_datum_read(c->session.store, NULL, (uint32_t)c->session.model->bias[t->layer], bias) == K3_OK) {
+	    k3_store_datum_read(c->session.store, NULL, (uint32_t)c->session.model->bias[t->layer],
+				bias) == K3_OK) {
 		for (size_t i = 0; i < e; i++)
 			got[i] = (double)bias[i];
-		k3_verify_compare(c->report, "final.bias", name, t->layer, got, want, e, 2e-6, false);
+		k3_verify_compare(c->report, "final.bias", name, t->layer, got, want, e, 2e-6,
+				  false);
 	} else {
 		k3_verify_missing(c->report, "final.bias", name);
 	}
@@ -359,20 +378,26 @@ quantile_case(struct train_case *c, const char *which)
 	int32_t *want_hist = k3i_verify_i32(c->st, name, &n_hist);
 	snprintf(name, sizeof(name), "quantile.bias_out.%s", which);
 	double *want_bias = k3i_verify_f64(c->st, name, &n_out);
-	if (!scores || !bias_in || !k || !bins || !want_hist || !want_bias || n_bias == 0 || n_scores % n_bias != 0 || k[0] < 1 ||
-	    (size_t)k[0] > n_bias || bins[0] < 1 || n_hist != n_bias * (size_t)bins[0] || n_out != n_bias) {
-		k3_error("drivers", "quantile case %s is incomplete or its shapes do not fit", which);
+	if (!scores || !bias_in || !k || !bins || !want_hist || !want_bias || n_bias == 0 ||
+	    n_scores % n_bias != 0 || k[0] < 1 || (size_t)k[0] > n_bias || bins[0] < 1 ||
+	    n_hist != n_bias * (size_t)bins[0] || n_out != n_bias) {
+		k3_error("drivers", "quantile case %s is incomplete or its shapes do not fit",
+			 which);
 		K3_TRY(K3_EFORMAT);
 	}
 	size_t e = n_bias, t = n_scores / e;
 	double *got = malloc((e + 1) * sizeof(*got));
 	int32_t *hist = malloc((n_hist + 1) * sizeof(*hist));
-	ret = got && hist ? k3i_verify_quantile(scores, bias_in, t, e, (size_t)k[0], (size_t)bins[0], hist, got) : K3_ENOMEM;
+	ret = got && hist ? k3i_verify_quantile(scores, bias_in, t, e, (size_t)k[0],
+						(size_t)bins[0], hist, got)
+			  : K3_ENOMEM;
 	if (ret == K3_OK) {
 		snprintf(name, sizeof(name), "quantile.hist.%s", which);
-		k3_verify_compare_ints(c->report, "quantile.hist", name, -1, hist, want_hist, n_hist);
+		k3_verify_compare_ints(c->report, "quantile.hist", name, -1, hist, want_hist,
+				       n_hist);
 		snprintf(name, sizeof(name), "quantile.bias_out.%s", which);
-		k3_verify_compare(c->report, "quantile.bias_out", name, -1, got, want_bias, e, 1e-6, false);
+		k3_verify_compare(c->report, "quantile.bias_out", name, -1, got, want_bias, e, 1e-6,
+				  false);
 	}
 	free(got);
 	free(hist);
@@ -403,9 +428,10 @@ out:
 }
 
 int
-k3i_verify_train(const struct k3_st *st, const struct k3_verify_options *options, struct k3_verify_report *report)
+k3i_verify_train(const struct k3_st *st, const struct k3_verify_options *options,
+		 struct k3_verify_report *report)
 {
-	struct train_case c = { .st = st, .options = options, .report = report };
+	struct train_case c = {.st = st, .options = options, .report = report};
 	int ret;
 
 	K3_TRY(k3i_verify_config(st, &c.config));

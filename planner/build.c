@@ -1,4 +1,5 @@
-/* A plan in the making: data, tasks, accesses, and the bookkeeping that turns the model's formulas into modes and lifetimes. */
+/* A plan in the making: data, tasks, accesses, and the bookkeeping that turns the model's formulas
+ * into modes and lifetimes. */
 #include "build.h"
 
 #include <stdarg.h>
@@ -49,8 +50,10 @@ k3i_builder_init(struct k3_builder *b, const struct k3_model *model)
 		p->data[i].last_pos = 0;
 	}
 	for (size_t i = 0; i < ps->n; i++) {
-		b->weight[i] = (struct k3_view){ ids, ps->param[i].n_blocks, ps->param[i].block_rows };
-		b->grad[i] = (struct k3_view){ ids + model->n_blocks, ps->param[i].n_blocks, ps->param[i].block_rows };
+		b->weight[i] =
+			(struct k3_view){ids, ps->param[i].n_blocks, ps->param[i].block_rows};
+		b->grad[i] = (struct k3_view){ids + model->n_blocks, ps->param[i].n_blocks,
+					      ps->param[i].block_rows};
 		for (size_t k = 0; k < ps->param[i].n_blocks; k++, ids++) {
 			ids[0] = model->param_block[i] + (uint32_t)k;
 			ids[model->n_blocks] = ids[0] + model->n_blocks;
@@ -111,13 +114,14 @@ grow(struct k3_builder *b, void **array, size_t *cap, size_t need, size_t elem_b
 }
 
 uint32_t
-k3i_data(struct k3_builder *b, const char *what, enum k3_data_kind kind, enum k3_dtype dtype, int layer, int tile, int index,
-         size_t rows, size_t nominal_rows, size_t row_elems)
+k3i_data(struct k3_builder *b, const char *what, enum k3_data_kind kind, enum k3_dtype dtype,
+	 int layer, int tile, int index, size_t rows, size_t nominal_rows, size_t row_elems)
 {
 	struct k3_plan *p = b->plan;
 	size_t old_cap = b->cap_data;
 
-	if (b->status != K3_OK || !grow(b, (void **)&p->data, &b->cap_data, p->n_data + 1, sizeof(*p->data)))
+	if (b->status != K3_OK ||
+	    !grow(b, (void **)&p->data, &b->cap_data, p->n_data + 1, sizeof(*p->data)))
 		return 0;
 	if (b->cap_data != old_cap) {
 		uint8_t *written = realloc(b->written, b->cap_data);
@@ -129,9 +133,20 @@ k3i_data(struct k3_builder *b, const char *what, enum k3_data_kind kind, enum k3
 	}
 	size_t elem = k3_dtype_bytes(dtype);
 	p->data[p->n_data] = (struct k3_datum){
-		.what = what, .kind = (uint8_t)kind, .dtype = (uint8_t)dtype, .layer = (int16_t)layer, .tile = tile, .index = index,
-		.param = -1, .rows = rows, .row_elems = row_elems, .bytes = rows * row_elems * elem,
-		.slot_bytes = nominal_rows * row_elems * elem, .slot = K3_NO_SLOT, .first_pos = 1, .last_pos = 0,
+		.what = what,
+		.kind = (uint8_t)kind,
+		.dtype = (uint8_t)dtype,
+		.layer = (int16_t)layer,
+		.tile = tile,
+		.index = index,
+		.param = -1,
+		.rows = rows,
+		.row_elems = row_elems,
+		.bytes = rows * row_elems * elem,
+		.slot_bytes = nominal_rows * row_elems * elem,
+		.slot = K3_NO_SLOT,
+		.first_pos = 1,
+		.last_pos = 0,
 	};
 	b->written[p->n_data] = 0;
 	return (uint32_t)p->n_data++;
@@ -142,11 +157,15 @@ task_name(struct k3_builder *b, enum k3_op op, int layer, int tile, int group)
 {
 	char text[96];
 	size_t n = (size_t)snprintf(text, sizeof(text), "%s", k3_op_name(op));
-	const struct { char key; int value; } part[] = { { 'l', layer }, { 't', tile }, { 'g', group } };
+	const struct {
+		char key;
+		int value;
+	} part[] = {{'l', layer}, {'t', tile}, {'g', group}};
 
 	for (size_t i = 0; i < 3; i++)
 		if (part[i].value >= 0 && n < sizeof(text))
-			n += (size_t)snprintf(text + n, sizeof(text) - n, " %c%d", part[i].key, part[i].value);
+			n += (size_t)snprintf(text + n, sizeof(text) - n, " %c%d", part[i].key,
+					      part[i].value);
 	char *name = k3i_arena_alloc(b->plan->arena, n + 1);
 	if (!name) {
 		b->status = K3_ENOMEM;
@@ -163,7 +182,8 @@ k3i_task(struct k3_builder *b, enum k3_op op, int layer, int tile, int group, si
 	struct k3_plan *p = b->plan;
 
 	K3_ASSERT(args_bytes <= sizeof(sink));
-	if (b->status != K3_OK || !grow(b, (void **)&p->task, &b->cap_tasks, p->n_tasks + 1, sizeof(*p->task)))
+	if (b->status != K3_OK ||
+	    !grow(b, (void **)&p->task, &b->cap_tasks, p->n_tasks + 1, sizeof(*p->task)))
 		return sink;
 	void *args = args_bytes ? k3i_arena_alloc(p->arena, args_bytes) : NULL;
 	if (args_bytes && !args) {
@@ -171,8 +191,16 @@ k3i_task(struct k3_builder *b, enum k3_op op, int layer, int tile, int group, si
 		return sink;
 	}
 	p->task[p->n_tasks] = (struct k3_task){
-		.op = (uint16_t)op, .pass = b->pass, .layer = (int16_t)layer, .tile = tile, .group = group,
-		.first_access = (uint32_t)p->n_access, .pos = b->pos++, .args = args, .comm = -1, .peer = -1,
+		.op = (uint16_t)op,
+		.pass = b->pass,
+		.layer = (int16_t)layer,
+		.tile = tile,
+		.group = group,
+		.first_access = (uint32_t)p->n_access,
+		.pos = b->pos++,
+		.args = args,
+		.comm = -1,
+		.peer = -1,
 		.name = task_name(b, op, layer, tile, group),
 	};
 	b->cur = &p->task[p->n_tasks++];
@@ -191,7 +219,8 @@ k3i_task_end(struct k3_builder *b, double flops, double bytes)
 		((struct k3_args_head *)(uintptr_t)t->args)->n_buf = t->n_access;
 	if (bytes <= 0)
 		for (uint32_t i = 0; i < t->n_access; i++)
-			bytes += (double)b->plan->data[b->plan->access[t->first_access + i].datum].bytes;
+			bytes += (double)b->plan->data[b->plan->access[t->first_access + i].datum]
+					 .bytes;
 	t->flops = flops;
 	t->bytes = bytes;
 	t->cost_us = k3i_cost_us(flops, bytes);
@@ -228,9 +257,10 @@ k3i_use(struct k3_builder *b, uint32_t datum, enum k3_mode mode)
 {
 	struct k3_plan *p = b->plan;
 
-	if (b->status != K3_OK || !b->cur || !grow(b, (void **)&p->access, &b->cap_access, p->n_access + 1, sizeof(*p->access)))
+	if (b->status != K3_OK || !b->cur ||
+	    !grow(b, (void **)&p->access, &b->cap_access, p->n_access + 1, sizeof(*p->access)))
 		return 0;
-	p->access[p->n_access++] = (struct k3_access){ datum, (uint8_t)mode };
+	p->access[p->n_access++] = (struct k3_access){datum, (uint8_t)mode};
 	if (mode & K3_W)
 		b->written[datum] = 1;
 	k3i_touch(b, datum);
@@ -248,7 +278,8 @@ k3i_use_sum(struct k3_builder *b, uint32_t datum)
 }
 
 void
-k3i_list(struct k3_builder *b, struct k3_list *list, const uint32_t *datum, size_t n, enum k3_mode mode)
+k3i_list(struct k3_builder *b, struct k3_list *list, const uint32_t *datum, size_t n,
+	 enum k3_mode mode)
 {
 	list->first = b->cur ? b->cur->n_access : 0;
 	list->n = (uint32_t)n;
@@ -268,8 +299,8 @@ void
 k3i_work(struct k3_builder *b, size_t nominal_floats)
 {
 	const struct k3_task *t = b->cur;
-	uint32_t d = k3i_data(b, "work", K3_DATA_WORK, K3_F32, t ? t->layer : -1, t ? t->tile : -1, t ? t->group : -1, 1, 1,
-	                      nominal_floats);
+	uint32_t d = k3i_data(b, "work", K3_DATA_WORK, K3_F32, t ? t->layer : -1, t ? t->tile : -1,
+			      t ? t->group : -1, 1, 1, nominal_floats);
 
 	k3i_use(b, d, K3_W);
 }
@@ -339,7 +370,8 @@ one_block(struct k3_weight *w, const struct k3_param *p, const struct k3_view *v
 }
 
 void
-k3i_weight_block(struct k3_builder *b, struct k3_weight *w, enum k3_role role, int layer, size_t block)
+k3i_weight_block(struct k3_builder *b, struct k3_weight *w, enum k3_role role, int layer,
+		 size_t block)
 {
 	int i;
 	const struct k3_param *p = operand(b, w, role, layer, &i);
@@ -349,7 +381,8 @@ k3i_weight_block(struct k3_builder *b, struct k3_weight *w, enum k3_role role, i
 }
 
 void
-k3i_grad_block(struct k3_builder *b, struct k3_weight *w, enum k3_role role, int layer, size_t block)
+k3i_grad_block(struct k3_builder *b, struct k3_weight *w, enum k3_role role, int layer,
+	       size_t block)
 {
 	int i;
 	const struct k3_param *p = operand(b, w, role, layer, &i);
@@ -363,7 +396,8 @@ k3_plan_find(const struct k3_plan *plan, const char *what, int layer, int tile, 
 {
 	for (size_t i = 0; i < plan->n_data; i++) {
 		const struct k3_datum *d = &plan->data[i];
-		if (d->layer == layer && d->tile == tile && d->index == index && strcmp(d->what, what) == 0)
+		if (d->layer == layer && d->tile == tile && d->index == index &&
+		    strcmp(d->what, what) == 0)
 			return (int32_t)i;
 	}
 	return K3_NO_DATUM;
@@ -373,12 +407,14 @@ const char *
 k3_datum_label(const struct k3_datum *d, char *text, size_t text_bytes)
 {
 	size_t n = (size_t)snprintf(text, text_bytes, "%s", d->what);
-	const struct { const char *key; int value; } part[] = {
-		{ "l", d->layer }, { "t", d->tile }, { "p", d->param }, { "i", d->index }
-	};
+	const struct {
+		const char *key;
+		int value;
+	} part[] = {{"l", d->layer}, {"t", d->tile}, {"p", d->param}, {"i", d->index}};
 
 	for (size_t i = 0; i < 4; i++)
 		if (part[i].value >= 0 && n < text_bytes)
-			n += (size_t)snprintf(text + n, text_bytes - n, " %s%d", part[i].key, part[i].value);
+			n += (size_t)snprintf(text + n, text_bytes - n, " %s%d", part[i].key,
+					      part[i].value);
 	return text;
 }

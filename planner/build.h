@@ -4,9 +4,10 @@
 #include "arena.h"
 #include "plan.h"
 
-/* Where the weights of a parameter are for the tasks of this rank: persistent blocks, or gathered slots. */
+/* Where the weights of a parameter are for the tasks of this rank: persistent blocks, or gathered
+ * slots. */
 struct k3_view {
-	uint32_t *datum;      /* [n] */
+	uint32_t *datum; /* [n] */
 	size_t n, block_rows;
 };
 
@@ -17,12 +18,13 @@ struct k3_builder {
 	struct k3_microbatch what;
 	struct k3_view *weight, *grad; /* [params.n] */
 	struct k3i_fsdp *fsdp; /* what is gathered here; NULL on a shard group of one rank */
-	uint8_t *written;     /* [data capacity]: a task of this plan, or an earlier plan, has written it */
+	uint8_t *written; /* [data capacity]: a task of this plan, or an earlier plan, has written
+			     it */
 	size_t cap_data, cap_tasks, cap_access;
-	struct k3_task *cur;  /* task being built */
+	struct k3_task *cur; /* task being built */
 	uint8_t pass;
 	uint32_t pos;
-	int status;           /* first failure; later calls do nothing */
+	int status; /* first failure; later calls do nothing */
 };
 
 int k3i_builder_init(struct k3_builder *b, const struct k3_model *model);
@@ -30,11 +32,13 @@ int k3i_builder_init(struct k3_builder *b, const struct k3_model *model);
 int k3i_builder_finish(struct k3_builder *b, struct k3_plan **plan);
 
 /** New short-lived datum; nominal_rows sizes its slot. */
-uint32_t k3i_data(struct k3_builder *b, const char *what, enum k3_data_kind kind, enum k3_dtype dtype, int layer,
-                  int tile, int index, size_t rows, size_t nominal_rows, size_t row_elems);
+uint32_t k3i_data(struct k3_builder *b, const char *what, enum k3_data_kind kind,
+		  enum k3_dtype dtype, int layer, int tile, int index, size_t rows,
+		  size_t nominal_rows, size_t row_elems);
 
 /** Begins a task and takes its position; args of args_bytes are zeroed in the arena. */
-void *k3i_task(struct k3_builder *b, enum k3_op op, int layer, int tile, int group, size_t args_bytes);
+void *k3i_task(struct k3_builder *b, enum k3_op op, int layer, int tile, int group,
+	       size_t args_bytes);
 /** Ends it: writes the number of buffers into the arguments, adds cost. */
 void k3i_task_end(struct k3_builder *b, double flops, double bytes);
 /** Takes the position of a task that this layout does not need. */
@@ -50,7 +54,8 @@ void k3i_touch(struct k3_builder *b, uint32_t datum);
 uint32_t k3i_use_sum(struct k3_builder *b, uint32_t datum);
 /** A list of one, or absent when datum is K3_NO_DATUM. */
 void k3i_list_one(struct k3_builder *b, struct k3_list *list, int32_t datum, enum k3_mode mode);
-void k3i_list(struct k3_builder *b, struct k3_list *list, const uint32_t *datum, size_t n, enum k3_mode mode);
+void k3i_list(struct k3_builder *b, struct k3_list *list, const uint32_t *datum, size_t n,
+	      enum k3_mode mode);
 /** Work space of the current task. */
 void k3i_work(struct k3_builder *b, size_t nominal_floats);
 /** A parameter as an operand: weights are read, gradients are sums. */
@@ -59,23 +64,28 @@ void k3i_grad(struct k3_builder *b, struct k3_weight *w, enum k3_role role, int 
 /** Extends the lifetime of a parameter's weights, for a task that is skipped. */
 void k3i_touch_weight(struct k3_builder *b, enum k3_role role, int layer);
 /** One row block of a parameter alone, as a weight of one block. */
-void k3i_weight_block(struct k3_builder *b, struct k3_weight *w, enum k3_role role, int layer, size_t block);
-void k3i_grad_block(struct k3_builder *b, struct k3_weight *w, enum k3_role role, int layer, size_t block);
+void k3i_weight_block(struct k3_builder *b, struct k3_weight *w, enum k3_role role, int layer,
+		      size_t block);
+void k3i_grad_block(struct k3_builder *b, struct k3_weight *w, enum k3_role role, int layer,
+		    size_t block);
 
-/* planner/fsdp.c: bring a unit's parameters here before its tasks, let them go, reduce its gradients.
- * On a shard group of one rank these do nothing. part: -1 all but experts, else an expert group. */
+/* planner/fsdp.c: bring a unit's parameters here before its tasks, let them go, reduce its
+ * gradients. On a shard group of one rank these do nothing. part: -1 all but experts, else an
+ * expert group. */
 void k3i_unit_open(struct k3_builder *b, enum k3_unit unit, int layer, int part);
 void k3i_unit_close(struct k3_builder *b, enum k3_unit unit, int layer, int part);
 void k3i_unit_reduce(struct k3_builder *b, enum k3_unit unit, int layer, int part);
-/* In the optimizer's plan: sums of the step over the ranks (gradients over replicas, loss, expert loads), before the norm;
- * then the norm's partial sums over the shard group.  They do nothing on one rank. */
+/* In the optimizer's plan: sums of the step over the ranks (gradients over replicas, loss, expert
+ * loads), before the norm; then the norm's partial sums over the shard group.  They do nothing on
+ * one rank. */
 void k3i_reduce_step(struct k3_builder *b);
 void k3i_reduce_norm(struct k3_builder *b);
 /** Fills the plan's communicators from the mesh. */
 void k3i_comms(struct k3_builder *b);
-/** Begins a communication task: k3i_task with communicator (index in plan->comm), peer (-1: collective), elements per member. */
-void k3i_comm_task(struct k3_builder *b, enum k3_op op, int layer, int tile, int group, int32_t comm, int32_t peer,
-                   uint64_t count, enum k3_dtype dtype);
+/** Begins a communication task: k3i_task with communicator (index in plan->comm), peer (-1:
+ * collective), elements per member. */
+void k3i_comm_task(struct k3_builder *b, enum k3_op op, int layer, int tile, int group,
+		   int32_t comm, int32_t peer, uint64_t count, enum k3_dtype dtype);
 
 /* planner/layout.c */
 int k3i_layout_tiles(struct k3_builder *b, const struct k3_layout *layout);

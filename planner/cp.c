@@ -1,11 +1,13 @@
-/* Context parallelism of the text model in the plan (model.md 9.1): what goes between the cp ranks of one stream.
+/* Context parallelism of the text model in the plan (model.md 9.1): what goes between the cp ranks
+ * of one stream.
  *
- * A rank boundary is a tile boundary whose neighbour is elsewhere.  At most one document enters a rank and at most one leaves it;
- * the tile where that happens need not be the rank's first or last, since tiles of holes have no segment.  A document may even
- * pass by a whole rank: partners are the owners of tile->prev and tile->next, not rank - 1 and rank + 1.
+ * A rank boundary is a tile boundary whose neighbour is elsewhere.  At most one document enters a
+ * rank and at most one leaves it; the tile where that happens need not be the rank's first or last,
+ * since tiles of holes have no segment.  A document may even pass by a whole rank: partners are the
+ * owners of tile->prev and tile->next, not rank - 1 and rank + 1.
  *
- * Trap: collectives (states, latents) are planned for every layer whatever the documents; only the halo's point-to-point transfers
- * depend on them, and both partners see the same documents. */
+ * Trap: collectives (states, latents) are planned for every layer whatever the documents; only the
+ * halo's point-to-point transfers depend on them, and both partners see the same documents. */
 #include "../common/status.h"
 #include "mesh.h"
 #include "text.h"
@@ -77,7 +79,8 @@ touch_all(struct k3i_walk *w, const uint32_t *datum, size_t n)
 
 /* One end of a halo transfer: the datum of own tile `tile`, or of what is elsewhere (w->n). */
 static void
-halo_task(struct k3i_walk *w, int layer, enum k3_op op, const uint32_t *halo, int tile, int32_t other)
+halo_task(struct k3i_walk *w, int layer, enum k3_op op, const uint32_t *halo, int tile,
+	  int32_t other)
 {
 	struct k3_builder *b = w->b;
 	uint64_t count = (uint64_t)(w->c->conv_taps - 1) * 3 * w->c->kda_heads * w->c->kda_dim;
@@ -85,7 +88,8 @@ halo_task(struct k3i_walk *w, int layer, enum k3_op op, const uint32_t *halo, in
 	if (other < 0) {
 		k3i_skip(b);
 	} else {
-		k3i_comm_task(b, op, layer, other, -1, cp_comm(w), k3i_cp_rank(w, b->plan->tile[other].owner_cp), count, K3_F32);
+		k3i_comm_task(b, op, layer, other, -1, cp_comm(w),
+			      k3i_cp_rank(w, b->plan->tile[other].owner_cp), count, K3_F32);
 		k3i_use(b, halo[tile], op == K3_OP_HALO_SEND ? K3_R : K3_W);
 		k3i_task_end(b, 0, 0);
 	}
@@ -96,18 +100,21 @@ void
 k3i_halo_send(struct k3i_walk *w, int layer, const uint32_t *halo, bool backward)
 {
 	if (cp(w) > 1)
-		halo_task(w, layer, K3_OP_HALO_SEND, halo, backward ? (int)w->n : k3i_cut_tile(w, false), beyond(w, backward));
+		halo_task(w, layer, K3_OP_HALO_SEND, halo,
+			  backward ? (int)w->n : k3i_cut_tile(w, false), beyond(w, backward));
 }
 
 void
 k3i_halo_recv(struct k3i_walk *w, int layer, const uint32_t *halo, bool backward)
 {
 	if (cp(w) > 1)
-		halo_task(w, layer, K3_OP_HALO_RECV, halo, backward ? k3i_cut_tile(w, false) : (int)w->n, beyond(w, !backward));
+		halo_task(w, layer, K3_OP_HALO_RECV, halo,
+			  backward ? k3i_cut_tile(w, false) : (int)w->n, beyond(w, !backward));
 }
 
-/* Next tile of the chain that a cut document makes on its rank, seen from the cut: towards its beginning (forward) or its end;
- * -1 when the segment begins (ends) inside this tile or on another rank. */
+/* Next tile of the chain that a cut document makes on its rank, seen from the cut: towards its
+ * beginning (forward) or its end; -1 when the segment begins (ends) inside this tile or on another
+ * rank. */
 static int32_t
 chain_step(const struct k3_plan *p, int32_t tile, bool backward)
 {
@@ -127,14 +134,16 @@ in_chain(const struct k3i_walk *w, size_t i, bool backward)
 
 	if (cut < 0)
 		return false;
-	for (int32_t t = k3i_tile_no(w, (size_t)cut); t >= 0; t = chain_step(w->b->plan, t, backward))
+	for (int32_t t = k3i_tile_no(w, (size_t)cut); t >= 0;
+	     t = chain_step(w->b->plan, t, backward))
 		if (t == k3i_tile_no(w, i))
 			return true;
 	return false;
 }
 
 static void
-local_task(struct k3i_walk *w, int layer, const struct k3i_kda_cut *cut, uint32_t g, int tile, uint32_t sm)
+local_task(struct k3i_walk *w, int layer, const struct k3i_kda_cut *cut, uint32_t g, int tile,
+	   uint32_t sm)
 {
 	struct k3_builder *b = w->b;
 	size_t h = w->c->kda_heads, k = w->c->kda_dim, i = tile < 0 ? 0 : (size_t)tile;
@@ -142,18 +151,24 @@ local_task(struct k3i_walk *w, int layer, const struct k3i_kda_cut *cut, uint32_
 	bool absent = tile < 0;
 
 	struct k3_kda_state_local_args *a =
-		k3i_task(b, K3_OP_KDA_STATE_LOCAL, layer, absent ? -1 : k3i_tile_no(w, i), (int)g, sizeof(*a));
-	*a = (struct k3_kda_state_local_args){ .t = absent ? 0 : k3i_rows(w, i), .h = h, .k = k, .v = k, .h0 = h0,
-		                               .h1 = h1 < h ? h1 : (uint32_t)h, .backward = cut->backward,
-		                               .lower_bound = (float)w->c->gate_lower_bound,
-		                               .scale = 1.0f / __builtin_sqrtf((float)k) };
+		k3i_task(b, K3_OP_KDA_STATE_LOCAL, layer, absent ? -1 : k3i_tile_no(w, i), (int)g,
+			 sizeof(*a));
+	*a = (struct k3_kda_state_local_args){.t = absent ? 0 : k3i_rows(w, i),
+					      .h = h,
+					      .k = k,
+					      .v = k,
+					      .h0 = h0,
+					      .h1 = h1 < h ? h1 : (uint32_t)h,
+					      .backward = cut->backward,
+					      .lower_bound = (float)w->c->gate_lower_bound,
+					      .scale = 1.0f / __builtin_sqrtf((float)k)};
 	a->accumulate = k3i_use_sum(b, sm);
 	if (!absent) {
 		k3i_list_one(b, &a->qkv, (int32_t)cut->qkv[i], K3_R);
 		k3i_list_one(b, &a->f, (int32_t)cut->f[i], K3_R);
 		k3i_list_one(b, &a->br, (int32_t)cut->br[i], K3_R);
 		k3i_list_one(b, &a->layout, (int32_t)w->layout[i], K3_R);
-		a->work = (struct k3_list){ b->cur ? b->cur->n_access : 0, 1 };
+		a->work = (struct k3_list){b->cur ? b->cur->n_access : 0, 1};
 		k3i_work(b, k3_kda_state_local_work_floats(w->nominal, k, k));
 		if (cut->backward)
 			k3i_list_one(b, &a->dout, (int32_t)cut->dout[i * w->kda_groups + g], K3_R);
@@ -191,14 +206,17 @@ local_states(struct k3i_walk *w, int layer, const struct k3i_kda_cut *cut, const
 			if (in_chain(w, i, cut->backward))
 				local_task(w, layer, cut, g, (int)i, sm[g]);
 			else
-				k3i_skip_work(w->b, k3_kda_state_local_work_floats(w->nominal, w->c->kda_dim, w->c->kda_dim));
+				k3i_skip_work(w->b, k3_kda_state_local_work_floats(w->nominal,
+										   w->c->kda_dim,
+										   w->c->kda_dim));
 			k3i_touch(w->b, sm[g]);
 			touch_inputs(w, cut, i, g);
 		}
 	}
 }
 
-/* Ranks that the incoming document (backward: the outgoing one) lies on, farthest first: the order of the products. */
+/* Ranks that the incoming document (backward: the outgoing one) lies on, farthest first: the order
+ * of the products. */
 static size_t
 ranks_beyond(const struct k3i_walk *w, bool backward, uint32_t *from)
 {
@@ -208,7 +226,9 @@ ranks_beyond(const struct k3i_walk *w, bool backward, uint32_t *from)
 	for (int32_t t = beyond(w, !backward); t >= 0;) {
 		if (n == 0 || from[n - 1] != p->tile[t].owner_cp)
 			from[n++] = p->tile[t].owner_cp;
-		t = p->tile[t].layout[K3_TL_SEGMENTS] != 1 ? -1 : backward ? p->tile[t].next : p->tile[t].prev;
+		t = p->tile[t].layout[K3_TL_SEGMENTS] != 1 ? -1
+		    : backward				   ? p->tile[t].next
+							   : p->tile[t].prev;
 	}
 	for (size_t i = 0; i < n / 2; i++) {
 		uint32_t swap = from[i];
@@ -219,14 +239,17 @@ ranks_beyond(const struct k3i_walk *w, bool backward, uint32_t *from)
 }
 
 static void
-combine_task(struct k3i_walk *w, int layer, uint32_t g, uint32_t state, uint32_t gathered, size_t hg, bool backward)
+combine_task(struct k3i_walk *w, int layer, uint32_t g, uint32_t state, uint32_t gathered,
+	     size_t hg, bool backward)
 {
 	struct k3_builder *b = w->b;
 	uint32_t *from = k3i_array(w, cp(w));
 	size_t k = w->c->kda_dim, n = b->status == K3_OK ? ranks_beyond(w, backward, from) : 0;
 
-	struct k3_kda_state_combine_args *a = k3i_task(b, K3_OP_KDA_STATE_COMBINE, layer, -1, (int)g, sizeof(*a));
-	*a = (struct k3_kda_state_combine_args){ .hg = hg, .k = k, .v = k, .n_from = n, .from = from };
+	struct k3_kda_state_combine_args *a =
+		k3i_task(b, K3_OP_KDA_STATE_COMBINE, layer, -1, (int)g, sizeof(*a));
+	*a = (struct k3_kda_state_combine_args){
+		.hg = hg, .k = k, .v = k, .n_from = n, .from = from};
 	k3i_use(b, state, K3_W);
 	k3i_use(b, gathered, K3_R);
 	k3i_task_end(b, 2.0 * (double)n * (double)(hg * k * k * k), 0);
@@ -237,16 +260,21 @@ k3i_kda_cut_states(struct k3i_walk *w, int layer, const struct k3i_kda_cut *cut)
 {
 	struct k3_builder *b = w->b;
 	size_t k = w->c->kda_dim, groups = w->kda_groups;
-	int target = cut->backward ? k3i_cut_tile(w, false) : k3i_cut_tile(w, true) < 0 ? -1 : (int)w->n;
+	int target = cut->backward		 ? k3i_cut_tile(w, false)
+		     : k3i_cut_tile(w, true) < 0 ? -1
+						 : (int)w->n;
 	uint64_t count = (uint64_t)w->c->kda_heads * k * 2 * k;
 
 	if (cp(w) == 1)
 		return;
 	uint32_t *sm = k3i_array(w, groups), *all = k3i_array(w, groups);
 	for (size_t g = 0; g < groups && b->status == K3_OK; g++) {
-		size_t left = w->c->kda_heads - g * w->kda_heads_each, hg = left < w->kda_heads_each ? left : w->kda_heads_each;
-		sm[g] = k3i_data(b, "cut_state", K3_DATA_ACT, K3_F32, layer, -1, (int)g, hg, hg, 2 * k * k);
-		all[g] = k3i_data(b, "cut_states", K3_DATA_ACT, K3_F32, layer, -1, (int)g, cp(w) * hg, cp(w) * hg, 2 * k * k);
+		size_t left = w->c->kda_heads - g * w->kda_heads_each,
+		       hg = left < w->kda_heads_each ? left : w->kda_heads_each;
+		sm[g] = k3i_data(b, "cut_state", K3_DATA_ACT, K3_F32, layer, -1, (int)g, hg, hg,
+				 2 * k * k);
+		all[g] = k3i_data(b, "cut_states", K3_DATA_ACT, K3_F32, layer, -1, (int)g,
+				  cp(w) * hg, cp(w) * hg, 2 * k * k);
 	}
 	if (b->status != K3_OK)
 		return;
@@ -259,8 +287,8 @@ k3i_kda_cut_states(struct k3i_walk *w, int layer, const struct k3i_kda_cut *cut)
 	k3i_task_end(b, 0, 0);
 	for (size_t g = 0; g < groups; g++) {
 		if (target >= 0) {
-			combine_task(w, layer, (uint32_t)g, cut->state[(size_t)target * groups + g], all[g],
-			             b->plan->data[sm[g]].rows, cut->backward);
+			combine_task(w, layer, (uint32_t)g, cut->state[(size_t)target * groups + g],
+				     all[g], b->plan->data[sm[g]].rows, cut->backward);
 		} else {
 			k3i_skip(b);
 			k3i_touch(b, all[g]);
@@ -274,7 +302,8 @@ static void
 kv_args(struct k3i_walk *w, struct k3_kv_args *a, size_t first, const bool *listed)
 {
 	struct k3_arena *arena = w->b->plan->arena;
-	size_t *row0 = k3i_arena_alloc(arena, w->n * sizeof(*row0)), *rows = k3i_arena_alloc(arena, w->n * sizeof(*rows)), n = 0;
+	size_t *row0 = k3i_arena_alloc(arena, w->n * sizeof(*row0)),
+	       *rows = k3i_arena_alloc(arena, w->n * sizeof(*rows)), n = 0;
 
 	if (!row0 || !rows) {
 		w->b->status = K3_ENOMEM;
@@ -312,7 +341,7 @@ kv_task(struct k3i_walk *w, enum k3_op op, int layer, uint32_t root)
 static void
 kv_work(struct k3i_walk *w, struct k3_kv_args *a)
 {
-	a->work = (struct k3_list){ w->b->cur ? w->b->cur->n_access : 0, 1 };
+	a->work = (struct k3_list){w->b->cur ? w->b->cur->n_access : 0, 1};
 	k3i_work(w->b, w->b->plan->own_rows * (w->c->kv_rank + w->c->rope_dim));
 }
 
@@ -325,8 +354,9 @@ k3i_gather_kv(struct k3i_walk *w, int layer, uint32_t *c)
 	for (uint32_t s = 0; s < cp(w) && cp(w) > 1 && b->status == K3_OK; s++) {
 		size_t first = s * w->n;
 		for (size_t j = first; j < first + w->n && s < mine; j++)
-			c[j] = k3i_data(b, "c", K3_DATA_ACT, K3_F32, layer, (int)j, -1, k3i_key_tile(w, j)->rows, w->nominal,
-			                w->c->kv_rank + w->c->rope_dim);
+			c[j] = k3i_data(b, "c", K3_DATA_ACT, K3_F32, layer, (int)j, -1,
+					k3i_key_tile(w, j)->rows, w->nominal,
+					w->c->kv_rank + w->c->rope_dim);
 		struct k3_kv_args *a = kv_task(w, K3_OP_GATHER_KV, layer, s);
 		kv_args(w, a, first, NULL);
 		if (s > mine)

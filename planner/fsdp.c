@@ -1,13 +1,14 @@
-/* FSDP in the plan (model.md 10): a unit's row blocks are gathered from the shard group before its tasks, its gradients are
- * reduce-scattered after the last of them.
+/* FSDP in the plan (model.md 10): a unit's row blocks are gathered from the shard group before its
+ * tasks, its gradients are reduce-scattered after the last of them.
  *
- * A rank's persistent blocks hold its shards.  Tasks read gathered copies: one datum per block, written by gather_params, gone
- * after the unit; the backward pass gathers again.  A piece (one collective of several blocks) takes at most piece_bytes, or one
- * block.  gather_slots - 1 parts are gathered ahead of the part that is opened, so that their transfer runs beside its tasks.
+ * A rank's persistent blocks hold its shards.  Tasks read gathered copies: one datum per block,
+ * written by gather_params, gone after the unit; the backward pass gathers again.  A piece (one
+ * collective of several blocks) takes at most piece_bytes, or one block.  gather_slots - 1 parts
+ * are gathered ahead of the part that is opened, so that their transfer runs beside its tasks.
  *
- * Trap: the order of collectives must be the same on all ranks, so what is gathered ahead follows from the model alone, and
- * gradients of a replica group are summed once per step, on the accumulated shards: summing them in every microbatch would count
- * the earlier ones twice. */
+ * Trap: the order of collectives must be the same on all ranks, so what is gathered ahead follows
+ * from the model alone, and gradients of a replica group are summed once per step, on the
+ * accumulated shards: summing them in every microbatch would count the earlier ones twice. */
 #include "../common/status.h"
 #include "build.h"
 #include "mesh.h"
@@ -21,9 +22,9 @@ struct part {
 };
 
 struct k3i_fsdp {
-	int32_t *here;        /* [n_blocks] gathered copy that is open or ahead, else K3_NO_DATUM */
-	uint32_t *grad;       /* [n_blocks] full gradient */
-	uint32_t *list;       /* [n_blocks] scratch: blocks of a part */
+	int32_t *here;	/* [n_blocks] gathered copy that is open or ahead, else K3_NO_DATUM */
+	uint32_t *grad; /* [n_blocks] full gradient */
+	uint32_t *list; /* [n_blocks] scratch: blocks of a part */
 	bool root_seen, turned; /* the root was opened once; twice: the backward walk has begun */
 };
 
@@ -48,12 +49,13 @@ k3i_comms(struct k3_builder *b)
 	struct k3_plan *p = b->plan;
 
 	if (b->status == K3_OK && !p->n_comms)
-		b->status = k3i_mesh_comms(p->arena, &b->model->options.mesh, &p->comm, &p->n_comms);
+		b->status =
+			k3i_mesh_comms(p->arena, &b->model->options.mesh, &p->comm, &p->n_comms);
 }
 
 void
-k3i_comm_task(struct k3_builder *b, enum k3_op op, int layer, int tile, int group, int32_t comm, int32_t peer,
-              uint64_t count, enum k3_dtype dtype)
+k3i_comm_task(struct k3_builder *b, enum k3_op op, int layer, int tile, int group, int32_t comm,
+	      int32_t peer, uint64_t count, enum k3_dtype dtype)
 {
 	k3i_comms(b);
 	k3i_task(b, op, layer, tile, group, 0);
@@ -65,14 +67,16 @@ k3i_comm_task(struct k3_builder *b, enum k3_op op, int layer, int tile, int grou
 	b->cur->comm_dtype = (uint8_t)dtype;
 }
 
-/* A full copy of a block: the members' shards one after the other, so it may be longer than the block. */
+/* A full copy of a block: the members' shards one after the other, so it may be longer than the
+ * block. */
 static uint32_t
 full_block(struct k3_builder *b, const char *what, uint32_t block)
 {
 	const struct k3_param *p = param_of(b, block);
 	size_t shards = k3_mesh_group_size(&b->model->options.mesh, K3_GROUP_SHARD);
 	size_t rows = k3i_shard_pitch(b->model, p, (size_t)b->model->persist[block].index) * shards;
-	uint32_t d = k3i_data(b, what, K3_DATA_GATHERED, K3_F32, p->layer, -1, b->model->persist[block].index, rows, rows, p->cols);
+	uint32_t d = k3i_data(b, what, K3_DATA_GATHERED, K3_F32, p->layer, -1,
+			      b->model->persist[block].index, rows, rows, p->cols);
 
 	if (b->status == K3_OK) {
 		b->plan->data[d].param = b->model->persist[block].param;
@@ -87,7 +91,8 @@ begin(struct k3_builder *b)
 {
 	uint32_t n = b->model->n_blocks;
 
-	if (b->fsdp || b->status != K3_OK || k3_mesh_group_size(&b->model->options.mesh, K3_GROUP_SHARD) == 1)
+	if (b->fsdp || b->status != K3_OK ||
+	    k3_mesh_group_size(&b->model->options.mesh, K3_GROUP_SHARD) == 1)
 		return b->fsdp;
 	struct k3i_fsdp *f = k3i_arena_alloc(b->plan->arena, sizeof(*f));
 	if (f) {
@@ -118,7 +123,9 @@ list_part(const struct k3_builder *b, struct k3i_fsdp *f, struct part part)
 
 	if (part.unit == K3_UNIT_LAYER) {
 		first = (size_t)k3_params_find(ps, K3_P_ATTN_NORM, part.layer);
-		for (end = first; end < ps->n && ps->param[end].unit == K3_UNIT_LAYER && ps->param[end].layer == part.layer; end++)
+		for (end = first; end < ps->n && ps->param[end].unit == K3_UNIT_LAYER &&
+				  ps->param[end].layer == part.layer;
+		     end++)
 			;
 	}
 	for (size_t i = first; i < end; i++) {
@@ -132,7 +139,8 @@ list_part(const struct k3_builder *b, struct k3i_fsdp *f, struct part part)
 	return n;
 }
 
-/* End of the piece that begins at list[first]: at most piece_bytes when gathered, at least one block. */
+/* End of the piece that begins at list[first]: at most piece_bytes when gathered, at least one
+ * block. */
 static size_t
 piece_end(const struct k3_builder *b, const uint32_t *list, size_t first, size_t n, uint64_t *count)
 {
@@ -141,7 +149,8 @@ piece_end(const struct k3_builder *b, const uint32_t *list, size_t first, size_t
 	*count = 0;
 	while (end < n) {
 		uint64_t more = pitch_elems(b, list[end]);
-		if (end > first && (*count + more) * shards * sizeof(float) > b->model->options.piece_bytes)
+		if (end > first &&
+		    (*count + more) * shards * sizeof(float) > b->model->options.piece_bytes)
 			break;
 		*count += more;
 		end++;
@@ -163,7 +172,8 @@ gather(struct k3_builder *b, struct k3i_fsdp *f, struct part part)
 		end = piece_end(b, f->list, i, n, &count);
 		for (size_t k = i; k < end; k++)
 			f->here[f->list[k]] = (int32_t)full_block(b, "full", f->list[k]);
-		k3i_comm_task(b, K3_OP_GATHER_PARAMS, part.layer, -1, part.part, comm, -1, count, K3_F32);
+		k3i_comm_task(b, K3_OP_GATHER_PARAMS, part.layer, -1, part.part, comm, -1, count,
+			      K3_F32);
 		for (size_t k = i; k < end; k++)
 			k3i_use(b, (uint32_t)f->here[f->list[k]], K3_W);
 		for (size_t k = i; k < end; k++)
@@ -180,7 +190,8 @@ n_expert_parts(const struct k3_builder *b, int layer)
 	return i < 0 ? 0 : (int)b->model->params.param[i].n_blocks;
 }
 
-/* What the walk opens after `part`: embedding, layers with their expert groups, root, head; then root, layers backward. */
+/* What the walk opens after `part`: embedding, layers with their expert groups, root, head; then
+ * root, layers backward. */
 static bool
 next_part(const struct k3_builder *b, const struct k3i_fsdp *f, struct part *part)
 {
@@ -188,7 +199,7 @@ next_part(const struct k3_builder *b, const struct k3i_fsdp *f, struct part *par
 
 	switch (part->unit) {
 	case K3_UNIT_EMBED:
-		*part = (struct part){ K3_UNIT_LAYER, 0, -1 };
+		*part = (struct part){K3_UNIT_LAYER, 0, -1};
 		return true;
 	case K3_UNIT_LAYER:
 		if (part->part + 1 < n_expert_parts(b, part->layer)) {
@@ -197,15 +208,15 @@ next_part(const struct k3_builder *b, const struct k3i_fsdp *f, struct part *par
 		}
 		layer = part->layer + step;
 		if (layer == layers)
-			*part = (struct part){ K3_UNIT_ROOT, -1, -1 };
+			*part = (struct part){K3_UNIT_ROOT, -1, -1};
 		else
-			*part = (struct part){ K3_UNIT_LAYER, layer, -1 };
+			*part = (struct part){K3_UNIT_LAYER, layer, -1};
 		return layer >= 0;
 	case K3_UNIT_ROOT:
 		if (f->turned)
-			*part = (struct part){ K3_UNIT_LAYER, layers - 1, -1 };
+			*part = (struct part){K3_UNIT_LAYER, layers - 1, -1};
 		else
-			*part = (struct part){ K3_UNIT_HEAD, -1, -1 };
+			*part = (struct part){K3_UNIT_HEAD, -1, -1};
 		return true;
 	default:
 		return false;
@@ -216,7 +227,7 @@ void
 k3i_unit_open(struct k3_builder *b, enum k3_unit unit, int layer, int part)
 {
 	struct k3i_fsdp *f = begin(b);
-	struct part at = { unit, layer, part };
+	struct part at = {unit, layer, part};
 
 	if (!f)
 		return;
@@ -228,7 +239,8 @@ k3i_unit_open(struct k3_builder *b, enum k3_unit unit, int layer, int part)
 	size_t n = list_part(b, f, at);
 	for (size_t i = 0; i < n && b->status == K3_OK; i++)
 		b->weight[0].datum[f->list[i]] = (uint32_t)f->here[f->list[i]];
-	for (uint32_t ahead = 1; ahead < b->model->options.gather_slots && next_part(b, f, &at); ahead++)
+	for (uint32_t ahead = 1; ahead < b->model->options.gather_slots && next_part(b, f, &at);
+	     ahead++)
 		gather(b, f, at);
 }
 
@@ -239,7 +251,7 @@ k3i_unit_close(struct k3_builder *b, enum k3_unit unit, int layer, int part)
 
 	if (!f)
 		return;
-	size_t n = list_part(b, f, (struct part){ unit, layer, part });
+	size_t n = list_part(b, f, (struct part){unit, layer, part});
 	for (size_t i = 0; i < n; i++) {
 		f->here[f->list[i]] = K3_NO_DATUM;
 		b->weight[0].datum[f->list[i]] = f->list[i];
@@ -256,10 +268,11 @@ k3i_unit_reduce(struct k3_builder *b, enum k3_unit unit, int layer, int part)
 
 	if (!f)
 		return;
-	size_t n = list_part(b, f, (struct part){ unit, layer, part });
+	size_t n = list_part(b, f, (struct part){unit, layer, part});
 	for (size_t i = 0; i < n && b->status == K3_OK; i = end) {
 		end = piece_end(b, f->list, i, n, &count);
-		k3i_comm_task(b, K3_OP_REDUCE_SCATTER_GRADS, layer, -1, part, comm, -1, count, K3_F32);
+		k3i_comm_task(b, K3_OP_REDUCE_SCATTER_GRADS, layer, -1, part, comm, -1, count,
+			      K3_F32);
 		for (size_t k = i; k < end; k++)
 			k3i_use_sum(b, b->model->n_blocks + f->list[k]);
 		/* the sum is made in place, then added to the shard */
@@ -271,7 +284,8 @@ k3i_unit_reduce(struct k3_builder *b, enum k3_unit unit, int layer, int part)
 
 /* Sums persistent data first .. first+n-1 over a group, in place. */
 static void
-sum_data(struct k3_builder *b, enum k3_group group, uint32_t first, uint32_t n, int layer, int index)
+sum_data(struct k3_builder *b, enum k3_group group, uint32_t first, uint32_t n, int layer,
+	 int index)
 {
 	const struct k3_datum *d = &b->model->persist[first];
 	int32_t comm = k3i_mesh_comm(&b->model->options.mesh, group);
@@ -281,13 +295,15 @@ sum_data(struct k3_builder *b, enum k3_group group, uint32_t first, uint32_t n, 
 		return;
 	for (uint32_t i = 0; i < n; i++)
 		count += d[i].rows * d[i].row_elems;
-	k3i_comm_task(b, K3_OP_ALLREDUCE, layer, -1, index, comm, -1, count, (enum k3_dtype)d->dtype);
+	k3i_comm_task(b, K3_OP_ALLREDUCE, layer, -1, index, comm, -1, count,
+		      (enum k3_dtype)d->dtype);
 	for (uint32_t i = 0; i < n; i++)
 		k3i_use(b, first + i, K3_RW);
 	k3i_task_end(b, 0, 0);
 }
 
-/* Gradient shards over the replicas, in pieces.  Empty shards have the same place in every replica. */
+/* Gradient shards over the replicas, in pieces.  Empty shards have the same place in every replica.
+ */
 static void
 sum_replicas(struct k3_builder *b)
 {
@@ -298,12 +314,14 @@ sum_replicas(struct k3_builder *b)
 	for (uint32_t i = 0; i < m->n_blocks; i = end) {
 		uint64_t bytes = grad[i].bytes;
 		for (end = i + 1; end < m->n_blocks && end - i < MAX_SUMS; end++) {
-			if (bytes + grad[end].bytes > m->options.piece_bytes || grad[end].layer != grad[i].layer)
+			if (bytes + grad[end].bytes > m->options.piece_bytes ||
+			    grad[end].layer != grad[i].layer)
 				break;
 			bytes += grad[end].bytes;
 		}
 		if (bytes)
-			sum_data(b, K3_GROUP_REPLICATE, m->n_blocks + i, end - i, grad[i].layer, (int)i);
+			sum_data(b, K3_GROUP_REPLICATE, m->n_blocks + i, end - i, grad[i].layer,
+				 (int)i);
 	}
 }
 
@@ -326,5 +344,6 @@ k3i_reduce_norm(struct k3_builder *b)
 
 	for (uint32_t i = 0; i < m->n_norm_partial; i += MAX_SUMS)
 		sum_data(b, K3_GROUP_SHARD, m->norm_partial + i,
-		         m->n_norm_partial - i < MAX_SUMS ? m->n_norm_partial - i : MAX_SUMS, -1, (int)i);
+			 m->n_norm_partial - i < MAX_SUMS ? m->n_norm_partial - i : MAX_SUMS, -1,
+			 (int)i);
 }

@@ -1,5 +1,6 @@
-/* Documents to tiles.  The trap: a masked hole does not end a document, so a tile of holes inside a document has no segment and
- * state passes it by (prev, next), and ids that come back later are an error. */
+/* Documents to tiles.  The trap: a masked hole does not end a document, so a tile of holes inside a
+ * document has no segment and state passes it by (prev, next), and ids that come back later are an
+ * error. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,20 +15,24 @@ k3_layout_check(const struct k3_layout *layout)
 	int32_t current = 0, most = 0;
 
 	if (layout->n_tokens < 1 || layout->n_tokens > INT32_MAX) {
-		k3_error("planner", "layout of %zu tokens: 1 to %d are possible", layout->n_tokens, INT32_MAX);
+		k3_error("planner", "layout of %zu tokens: 1 to %d are possible", layout->n_tokens,
+			 INT32_MAX);
 		return K3_ESHAPE;
 	}
 	for (size_t i = 0; i < layout->n_tokens; i++) {
 		int32_t id = layout->doc_ids[i];
 		if (id < 0) {
-			k3_error("planner", "document id %d at token %zu: must not be negative", id, i);
+			k3_error("planner", "document id %d at token %zu: must not be negative", id,
+				 i);
 			return K3_EINVAL;
 		}
 		if (id == 0 || id == current)
 			continue;
 		if (id <= most) {
-			k3_error("planner", "document id %d at token %zu comes after document %d: ids must ascend, each in one run",
-			         id, i, most);
+			k3_error("planner",
+				 "document id %d at token %zu comes after document %d: ids must "
+				 "ascend, each in one run",
+				 id, i, most);
 			return K3_EINVAL;
 		}
 		current = most = id;
@@ -53,7 +58,8 @@ doc_at(const struct k3_layout *layout, size_t row)
 static void
 fill(struct k3_tile *t, const struct k3_layout *layout)
 {
-	int32_t *l = t->layout, *doc = l + K3_TL_HEAD, *order = doc + t->rows, *seg = order + t->rows, last = 0;
+	int32_t *l = t->layout, *doc = l + K3_TL_HEAD, *order = doc + t->rows,
+		*seg = order + t->rows, last = 0;
 
 	l[K3_TL_ROWS] = (int32_t)t->rows;
 	l[K3_TL_ROW0] = (int32_t)t->row0;
@@ -75,7 +81,8 @@ fill(struct k3_tile *t, const struct k3_layout *layout)
 static void
 link_tiles(struct k3_plan *p, uint32_t taps)
 {
-	int32_t before = -1, rows = 0; /* last tile with a document; rows of its last document so far */
+	int32_t before = -1,
+		rows = 0; /* last tile with a document; rows of its last document so far */
 
 	for (size_t i = 0; i < p->n_tiles; i++) {
 		struct k3_tile *t = &p->tile[i];
@@ -89,7 +96,8 @@ link_tiles(struct k3_plan *p, uint32_t taps)
 			t->prev = before;
 			s->next = (int32_t)i;
 			s->layout[K3_TL_CONT_OUT] = t->layout[K3_TL_CONT_IN] = 1;
-			s->layout[K3_TL_HIST_OUT] = t->layout[K3_TL_HIST_IN] = rows < most ? rows : most;
+			s->layout[K3_TL_HIST_OUT] = t->layout[K3_TL_HIST_IN] =
+				rows < most ? rows : most;
 		}
 		const int32_t *seg = k3_tile_segments(t->layout);
 		int32_t segments = t->layout[K3_TL_SEGMENTS];
@@ -110,8 +118,10 @@ k3i_layout_tiles(struct k3_builder *b, const struct k3_layout *layout)
 	uint32_t mine = mesh->rank % mesh->cp;
 
 	if (mesh->cp > 1 && per_rank + 1 < b->config->conv_taps) {
-		k3_error("planner", "%zu tokens on %u cp ranks: %zu rows a rank, at least %u are needed for the convolution's halo",
-		         layout->n_tokens, mesh->cp, per_rank, b->config->conv_taps - 1);
+		k3_error("planner",
+			 "%zu tokens on %u cp ranks: %zu rows a rank, at least %u are needed for "
+			 "the convolution's halo",
+			 layout->n_tokens, mesh->cp, per_rank, b->config->conv_taps - 1);
 		return K3_ESHAPE;
 	}
 	p->n_tokens = per_rank * mesh->cp;
@@ -129,7 +139,8 @@ k3i_layout_tiles(struct k3_builder *b, const struct k3_layout *layout)
 		t->owner_cp = (uint32_t)(i / per_rank_tiles);
 		t->row0 = t->owner_cp * per_rank + in_rank;
 		t->rows = in_rank + tile_rows < per_rank ? tile_rows : per_rank - in_rank;
-		t->layout = k3i_arena_alloc(p->arena, k3_tile_layout_len(t->rows) * sizeof(*t->layout));
+		t->layout =
+			k3i_arena_alloc(p->arena, k3_tile_layout_len(t->rows) * sizeof(*t->layout));
 		if (!t->layout)
 			return K3_ENOMEM;
 		fill(t, layout);

@@ -1,7 +1,7 @@
 /* Groups of a mesh by arithmetic: the table of communicators is never searched, only counted.
  *
- * Trap: a group that only some ranks create hangs the start-up, so the table depends on the sizes of the mesh alone, and
- * lists groups that this rank is no member of. */
+ * Trap: a group that only some ranks create hangs the start-up, so the table depends on the sizes
+ * of the mesh alone, and lists groups that this rank is no member of. */
 #include "mesh.h"
 
 #include <stdio.h>
@@ -101,9 +101,9 @@ k3i_mesh_comm(const struct k3_mesh *mesh, enum k3_group group)
 
 static int
 comm_fill(struct k3_arena *arena, const struct k3_mesh *mesh, enum k3_group group, uint32_t ordinal,
-          struct k3_comm *comm)
+	  struct k3_comm *comm)
 {
-	static const char *const text[K3_N_GROUPS] = { "world", "replicate", "shard", "cp" };
+	static const char *const text[K3_N_GROUPS] = {"world", "replicate", "shard", "cp"};
 	uint32_t size = k3_mesh_group_size(mesh, group), step = group_step(mesh, group);
 	uint32_t first = group == K3_GROUP_REPLICATE ? ordinal : ordinal * size;
 
@@ -121,7 +121,8 @@ comm_fill(struct k3_arena *arena, const struct k3_mesh *mesh, enum k3_group grou
 }
 
 int
-k3i_mesh_comms(struct k3_arena *arena, const struct k3_mesh *mesh, struct k3_comm **comm, size_t *n_comms)
+k3i_mesh_comms(struct k3_arena *arena, const struct k3_mesh *mesh, struct k3_comm **comm,
+	       size_t *n_comms)
 {
 	size_t n = 0;
 
@@ -149,8 +150,13 @@ k3i_mesh_comms(struct k3_arena *arena, const struct k3_mesh *mesh, struct k3_com
 static int
 parse_pair(const char *text, size_t len, struct k3_mesh *mesh)
 {
-	const struct { const char *key; uint32_t *value; } key[] = {
-		{ "dp_replicate", &mesh->dp_replicate }, { "dp_shard", &mesh->dp_shard }, { "cp", &mesh->cp },
+	const struct {
+		const char *key;
+		uint32_t *value;
+	} key[] = {
+		{"dp_replicate", &mesh->dp_replicate},
+		{"dp_shard", &mesh->dp_shard},
+		{"cp", &mesh->cp},
 	};
 	const char *equal = memchr(text, '=', len);
 
@@ -168,14 +174,16 @@ parse_pair(const char *text, size_t len, struct k3_mesh *mesh)
 		if (equal[1] >= '0' && equal[1] <= '9')
 			value = strtoul(equal + 1, &end, 10);
 		if (!value || value > MESH_DIM_MAX || end != text + len) {
-			k3_log(K3_LOG_ERROR, "planner", "--mesh: %.*s: allowed is an integer from 1 to %d", (int)len, text,
+			k3_log(K3_LOG_ERROR, "planner",
+			       "--mesh: %.*s: allowed is an integer from 1 to %d", (int)len, text,
 			       MESH_DIM_MAX);
 			return K3_EINVAL;
 		}
 		*key[i].value = (uint32_t)value;
 		return K3_OK;
 	}
-	k3_log(K3_LOG_ERROR, "planner", "--mesh: \"%.*s\": allowed are dp_replicate=A, dp_shard=B, cp=C", (int)len, text);
+	k3_log(K3_LOG_ERROR, "planner",
+	       "--mesh: \"%.*s\": allowed are dp_replicate=A, dp_shard=B, cp=C", (int)len, text);
 	return K3_EINVAL;
 }
 

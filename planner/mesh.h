@@ -1,7 +1,8 @@
 /* The mesh of ranks: its groups, and which rows of a parameter a rank holds.
  *
- * rank = (replicate * dp_shard + shard) * cp + cp_index; a dimension of 0 counts as 1, so that a zeroed mesh is one rank.
- * The shard group of FSDP is dp_shard x cp: both axes hold different tokens and the same weights.
+ * rank = (replicate * dp_shard + shard) * cp + cp_index; a dimension of 0 counts as 1, so that a
+ * zeroed mesh is one rank. The shard group of FSDP is dp_shard x cp: both axes hold different
+ * tokens and the same weights.
  */
 #ifndef K3_PLANNER_MESH_H
 #define K3_PLANNER_MESH_H
@@ -12,7 +13,8 @@ enum k3_group { K3_GROUP_WORLD, K3_GROUP_REPLICATE, K3_GROUP_SHARD, K3_GROUP_CP,
 
 /**
  * Reads "dp_replicate=2,dp_shard=4,cp=2": keys in any order, missing ones are 1; rank becomes 0.
- * @return K3_OK; K3_EINVAL for an unknown or repeated key, or a value that is no integer in 1..65536 (logged)
+ * @return K3_OK; K3_EINVAL for an unknown or repeated key, or a value that is no integer
+ * in 1..65536 (logged)
  */
 int k3_mesh_parse(struct k3_mesh *mesh, const char *text);
 
@@ -24,13 +26,15 @@ uint32_t k3_mesh_group_size(const struct k3_mesh *mesh, enum k3_group group);
 uint32_t k3_mesh_group_rank(const struct k3_mesh *mesh, enum k3_group group, uint32_t rank);
 
 /**
- * The communicators of a mesh: all groups of every kind, on every rank, in the order of creation: world, replicate
- * groups, shard groups, cp groups, each kind by its first rank.  Groups of one rank do not communicate and are left out;
- * so is a kind whose groups are those of an earlier kind.
+ * The communicators of a mesh: all groups of every kind, on every rank, in the order of creation:
+ * world, replicate groups, shard groups, cp groups, each kind by its first rank.  Groups of one
+ * rank do not communicate and are left out; so is a kind whose groups are those of an earlier kind.
  * @return K3_OK, K3_ENOMEM
  */
-int k3i_mesh_comms(struct k3_arena *arena, const struct k3_mesh *mesh, struct k3_comm **comm, size_t *n_comms);
-/** Communicator of this rank's group of a kind in that table; -1 when the group is this rank alone. */
+int k3i_mesh_comms(struct k3_arena *arena, const struct k3_mesh *mesh, struct k3_comm **comm,
+		   size_t *n_comms);
+/** Communicator of this rank's group of a kind in that table; -1 when the group is this rank alone.
+ */
 int32_t k3i_mesh_comm(const struct k3_mesh *mesh, enum k3_group group);
 
 #endif

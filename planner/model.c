@@ -1,4 +1,5 @@
-/* What does not depend on the batch: options with their defaults, the persistent data of this rank. */
+/* What does not depend on the batch: options with their defaults, the persistent data of this rank.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,12 +33,15 @@ static int
 choose(struct k3_plan_options *o, const struct k3_config *c)
 {
 	if (o->tile_tokens % 64 != 0) {
-		k3_error("planner", "tile_tokens %u: must be a multiple of 64 (0: one tile)", o->tile_tokens);
+		k3_error("planner", "tile_tokens %u: must be a multiple of 64 (0: one tile)",
+			 o->tile_tokens);
 		return K3_EINVAL;
 	}
 	if (o->kda_groups > c->kda_heads || o->mla_groups > c->heads) {
-		k3_error("planner", "head groups %u (KDA, of %u heads) and %u (MLA, of %u heads): more groups than heads",
-		         o->kda_groups, c->kda_heads, o->mla_groups, c->heads);
+		k3_error("planner",
+			 "head groups %u (KDA, of %u heads) and %u (MLA, of %u heads): more groups "
+			 "than heads",
+			 o->kda_groups, c->kda_heads, o->mla_groups, c->heads);
 		return K3_EINVAL;
 	}
 	o->kda_groups = groups_of(o->kda_groups, c->kda_heads);
@@ -65,17 +69,27 @@ choose(struct k3_plan_options *o, const struct k3_config *c)
 		m->cp = 1;
 	uint64_t ranks = (uint64_t)m->dp_replicate * m->dp_shard * m->cp;
 	if (m->rank >= ranks) {
-		k3_error("planner", "rank %u: the mesh has %llu ranks", m->rank, (unsigned long long)ranks);
+		k3_error("planner", "rank %u: the mesh has %llu ranks", m->rank,
+			 (unsigned long long)ranks);
 		return K3_EINVAL;
 	}
 	return K3_OK;
 }
 
 static struct k3_datum
-persistent(const char *what, enum k3_data_kind kind, enum k3_dtype dtype, int layer, int index, size_t rows, size_t row_elems)
+persistent(const char *what, enum k3_data_kind kind, enum k3_dtype dtype, int layer, int index,
+	   size_t rows, size_t row_elems)
 {
-	struct k3_datum d = { .what = what, .kind = (uint8_t)kind, .dtype = (uint8_t)dtype, .layer = (int16_t)layer, .tile = -1,
-		              .index = index, .param = -1, .rows = rows, .row_elems = row_elems, .slot = K3_NO_SLOT };
+	struct k3_datum d = {.what = what,
+			     .kind = (uint8_t)kind,
+			     .dtype = (uint8_t)dtype,
+			     .layer = (int16_t)layer,
+			     .tile = -1,
+			     .index = index,
+			     .param = -1,
+			     .rows = rows,
+			     .row_elems = row_elems,
+			     .slot = K3_NO_SLOT};
 
 	d.bytes = d.slot_bytes = rows * row_elems * k3_dtype_bytes(dtype);
 	return d;
@@ -91,7 +105,8 @@ put_blocks(struct k3_model *m, size_t *at, const char *what, enum k3_data_kind k
 		for (size_t b = 0; b < p->n_blocks; b++) {
 			size_t row0, rows;
 			k3i_shard_block(m, p, b, m->options.mesh.rank, &row0, &rows);
-			struct k3_datum d = persistent(what, kind, K3_F32, p->layer, (int)b, rows, p->cols);
+			struct k3_datum d =
+				persistent(what, kind, K3_F32, p->layer, (int)b, rows, p->cols);
 			d.param = (int32_t)i;
 			d.row0 = row0;
 			m->persist[(*at)++] = d;
@@ -110,30 +125,36 @@ put_buffers(struct k3_model *m, size_t *at)
 		if (l < c->first_dense)
 			continue;
 		m->bias[l] = (int32_t)*at;
-		m->persist[(*at)++] = persistent("bias", K3_DATA_BUFFER, K3_F32, (int)l, -1, 1, c->experts);
+		m->persist[(*at)++] =
+			persistent("bias", K3_DATA_BUFFER, K3_F32, (int)l, -1, 1, c->experts);
 		if (m->options.balance == K3_BALANCE_NONE)
 			continue;
 		m->balance[l] = (int32_t)*at;
-		m->persist[(*at)++] = persistent("balance", K3_DATA_BUFFER, K3_I32, (int)l, -1, 1, c->experts * (1 + bins));
+		m->persist[(*at)++] = persistent("balance", K3_DATA_BUFFER, K3_I32, (int)l, -1, 1,
+						 c->experts * (1 + bins));
 	}
 	m->hyper = (uint32_t)*at;
 	m->persist[(*at)++] = persistent("hyper", K3_DATA_BUFFER, K3_F64, -1, -1, 1, K3_HYPER_LEN);
 	m->loss_acc = (uint32_t)*at;
-	m->persist[(*at)++] = persistent("loss_acc", K3_DATA_BUFFER, K3_F64, -1, -1, 1, K3_LOSS_LEN);
+	m->persist[(*at)++] =
+		persistent("loss_acc", K3_DATA_BUFFER, K3_F64, -1, -1, 1, K3_LOSS_LEN);
 	for (int i = 0; i < 2; i++) {
 		m->step_out[i] = (uint32_t)*at;
-		m->persist[(*at)++] = persistent("step_out", K3_DATA_BUFFER, K3_F64, -1, i, 1, K3_OUT_LEN);
+		m->persist[(*at)++] =
+			persistent("step_out", K3_DATA_BUFFER, K3_F64, -1, i, 1, K3_OUT_LEN);
 	}
 	m->norm_partial = (uint32_t)*at;
 	for (uint32_t i = 0; i < m->n_norm_partial; i++)
-		m->persist[(*at)++] = persistent("norm_partial", K3_DATA_BUFFER, K3_F64, -1, (int)i, 1, 1);
+		m->persist[(*at)++] =
+			persistent("norm_partial", K3_DATA_BUFFER, K3_F64, -1, (int)i, 1, 1);
 	m->hash = (uint32_t)*at;
 	for (uint32_t i = 0; i < m->n_hash; i++)
 		m->persist[(*at)++] = persistent("hash", K3_DATA_BUFFER, K3_U64, -1, (int)i, 1, 1);
 }
 
 int
-k3_model_create(struct k3_model **model, const struct k3_config *config, const struct k3_plan_options *options)
+k3_model_create(struct k3_model **model, const struct k3_config *config,
+		const struct k3_plan_options *options)
 {
 	struct k3_model *m = calloc(1, sizeof(*m));
 	size_t at = 0;
@@ -146,7 +167,8 @@ k3_model_create(struct k3_model **model, const struct k3_config *config, const s
 	m->options = *options;
 	K3_TRY(k3_config_check(config));
 	K3_TRY(choose(&m->options, config));
-	K3_TRY(k3_params_init(&m->params, &m->config, m->options.vision, m->options.block_bytes, m->options.expert_groups));
+	K3_TRY(k3_params_init(&m->params, &m->config, m->options.vision, m->options.block_bytes,
+			      m->options.expert_groups));
 	for (size_t i = 0; i < m->params.n; i++)
 		m->n_blocks += (uint32_t)m->params.param[i].n_blocks;
 	m->param_block = calloc(m->params.n, sizeof(*m->param_block));

@@ -1,4 +1,5 @@
-/* The end of a step, and its beginning: norm, clip, AdamW, router bias, fingerprint; initial values. */
+/* The end of a step, and its beginning: norm, clip, AdamW, router bias, fingerprint; initial
+ * values. */
 #include "optimizer.h"
 
 #include <stdlib.h>
@@ -21,11 +22,12 @@ k3i_optim_groups(const struct k3_model *model, struct k3_block_group *group, uin
 	for (uint32_t i = 0; i < model->n_blocks; i++) {
 		/* the longest shard of any rank, so that all ranks have the same groups */
 		const struct k3_datum *d = &model->persist[i];
-		elems += k3i_shard_pitch(model, &model->params.param[d->param], (size_t)d->index) * d->row_elems;
+		elems += k3i_shard_pitch(model, &model->params.param[d->param], (size_t)d->index) *
+			 d->row_elems;
 		if (i + 1 < model->n_blocks && i + 1 - first < GROUP_BLOCKS && elems < GROUP_ELEMS)
 			continue;
 		if (n < cap)
-			group[n] = (struct k3_block_group){ first, i + 1 - first };
+			group[n] = (struct k3_block_group){first, i + 1 - first};
 		n++;
 		first = i + 1;
 		elems = 0;
@@ -35,7 +37,8 @@ k3i_optim_groups(const struct k3_model *model, struct k3_block_group *group, uin
 
 /* Blocks of one kind (0 parameters, 1 gradients, 2 and 3 moments) as a list. */
 static void
-list_blocks(struct k3_builder *b, struct k3_list *list, const struct k3_block_group *g, uint32_t kind, enum k3_mode mode)
+list_blocks(struct k3_builder *b, struct k3_list *list, const struct k3_block_group *g,
+	    uint32_t kind, enum k3_mode mode)
 {
 	list->first = b->cur ? b->cur->n_access : 0;
 	list->n = g->n;
@@ -62,10 +65,12 @@ sizes(struct k3_builder *b, const struct k3_block_group *g, size_t unit, double 
 }
 
 static void
-plan_hash(struct k3_builder *b, const struct k3_block_group *group, uint32_t n, uint32_t kind, uint32_t word)
+plan_hash(struct k3_builder *b, const struct k3_block_group *group, uint32_t n, uint32_t kind,
+	  uint32_t word)
 {
 	for (uint32_t i = 0; i < n; i++) {
-		struct k3_hash_args *a = k3i_task(b, K3_OP_HASH_DATA, -1, -1, (int)(word + i), sizeof(*a));
+		struct k3_hash_args *a =
+			k3i_task(b, K3_OP_HASH_DATA, -1, -1, (int)(word + i), sizeof(*a));
 		double total;
 		k3i_use(b, b->model->hash + word + i, K3_W);
 		list_blocks(b, &a->data, &group[i], kind, K3_R);
@@ -80,7 +85,8 @@ plan_norm(struct k3_builder *b, const struct k3_block_group *group, uint32_t n, 
 	const struct k3_model *m = b->model;
 
 	for (uint32_t i = 0; i < n; i++) {
-		struct k3_grad_norm_args *a = k3i_task(b, K3_OP_GRAD_NORM, -1, -1, (int)i, sizeof(*a));
+		struct k3_grad_norm_args *a =
+			k3i_task(b, K3_OP_GRAD_NORM, -1, -1, (int)i, sizeof(*a));
 		double total;
 		k3i_use(b, m->norm_partial + i, K3_W);
 		list_blocks(b, &a->grads, &group[i], 1, K3_R);
@@ -110,7 +116,8 @@ plan_update(struct k3_builder *b, const struct k3_block_group *group, uint32_t n
 	for (uint32_t l = 0; l < b->config->layers; l++) {
 		if (m->balance[l] == K3_NO_DATUM)
 			continue;
-		struct k3_router_bias_args *a = k3i_task(b, K3_OP_ROUTER_BIAS_UPDATE, (int)l, -1, -1, sizeof(*a));
+		struct k3_router_bias_args *a =
+			k3i_task(b, K3_OP_ROUTER_BIAS_UPDATE, (int)l, -1, -1, sizeof(*a));
 		a->rule = o->balance;
 		a->n_experts = b->config->experts;
 		a->k = b->config->top_k;
@@ -167,8 +174,9 @@ k3_plan_optimizer(struct k3_plan **plan, const struct k3_model *model, uint32_t 
 		plan_norm(&b, group, n, parity & 1);
 		plan_update(&b, group, n, parity & 1);
 		if (model->n_hash) {
-			struct k3_hash_args *a = k3i_task(&b, K3_OP_HASH_DATA, -1, -1, 0, sizeof(*a));
-			static const size_t loss_bytes[] = { sizeof(double) };
+			struct k3_hash_args *a =
+				k3i_task(&b, K3_OP_HASH_DATA, -1, -1, 0, sizeof(*a));
+			static const size_t loss_bytes[] = {sizeof(double)};
 			k3i_use(&b, model->hash, K3_W);
 			k3i_list_one(&b, &a->data, (int32_t)model->loss_acc, K3_R);
 			a->n_bytes = loss_bytes;
@@ -184,23 +192,26 @@ static void
 init_part(struct k3_builder *b, uint32_t datum, enum k3_mode mode, struct k3_param_init_args part)
 {
 	const struct k3_datum *d = &b->plan->data[datum];
-	struct k3_param_init_args *a = k3i_task(b, K3_OP_PARAM_INIT, d->layer, -1, d->index, sizeof(*a));
+	struct k3_param_init_args *a =
+		k3i_task(b, K3_OP_PARAM_INIT, d->layer, -1, d->index, sizeof(*a));
 
 	*a = part;
 	k3i_use(b, datum, mode);
 	k3i_task_end(b, 40.0 * (double)part.n_elems, 4.0 * (double)part.n_elems);
 }
 
-/* Block of a plain parameter: one task. Of an expert stack: one per checkpoint tensor that has rows in it. */
+/* Block of a plain parameter: one task. Of an expert stack: one per checkpoint tensor that has rows
+ * in it. */
 static void
 init_block(struct k3_builder *b, size_t param, uint32_t datum, uint64_t seed, bool parity_mixers)
 {
 	const struct k3_param *p = &b->model->params.param[param];
 	const struct k3_datum *d = &b->plan->data[datum];
-	struct k3_param_init_args part = { .kind = p->init, .scale = p->init_scale };
+	struct k3_param_init_args part = {.kind = p->init, .scale = p->init_scale};
 	enum k3_mode mode = K3_W;
 
-	if (parity_mixers && (p->role == K3_P_ATTN_RES_PROJ || p->role == K3_P_FFN_RES_PROJ || p->role == K3_P_OUT_RES_PROJ))
+	if (parity_mixers && (p->role == K3_P_ATTN_RES_PROJ || p->role == K3_P_FFN_RES_PROJ ||
+			      p->role == K3_P_OUT_RES_PROJ))
 		part.kind = K3_INIT_NORMAL;
 	if (!p->experts_per_block) {
 		part.key = k3_rng_key(p->name, seed);
@@ -209,11 +220,13 @@ init_block(struct k3_builder *b, size_t param, uint32_t datum, uint64_t seed, bo
 		init_part(b, datum, mode, part);
 		return;
 	}
-	for (size_t i = b->model->params.first_tensor[param]; i < b->model->params.first_tensor[param + 1]; i++) {
+	for (size_t i = b->model->params.first_tensor[param];
+	     i < b->model->params.first_tensor[param + 1]; i++) {
 		struct k3_ckpt_tensor t;
 		k3_params_tensor(&b->model->params, i, &t);
 		size_t lo = t.row0 > d->row0 ? t.row0 : d->row0;
-		size_t hi = t.row0 + t.rows < d->row0 + d->rows ? t.row0 + t.rows : d->row0 + d->rows;
+		size_t hi =
+			t.row0 + t.rows < d->row0 + d->rows ? t.row0 + t.rows : d->row0 + d->rows;
 		if (lo >= hi)
 			continue;
 		part.key = k3_rng_key(t.name, seed);
@@ -235,7 +248,8 @@ k3_plan_init(struct k3_plan **plan, const struct k3_model *model, uint64_t seed,
 		b.pass = K3_PASS_SETUP;
 		for (uint32_t i = 0; i < model->n_blocks; i++) {
 			const struct k3_datum *d = &model->persist[i];
-			struct k3_param_init_args zero = { .kind = K3_INIT_ZERO, .n_elems = d->rows * d->row_elems };
+			struct k3_param_init_args zero = {.kind = K3_INIT_ZERO,
+							  .n_elems = d->rows * d->row_elems};
 			init_block(&b, (size_t)d->param, i, seed, parity_mixers);
 			init_part(&b, i + 2 * model->n_blocks, K3_W, zero);
 			init_part(&b, i + 3 * model->n_blocks, K3_W, zero);
@@ -243,7 +257,9 @@ k3_plan_init(struct k3_plan **plan, const struct k3_model *model, uint64_t seed,
 		for (uint32_t l = 0; l < model->config.layers; l++)
 			if (model->bias[l] != K3_NO_DATUM)
 				init_part(&b, (uint32_t)model->bias[l], K3_W,
-				          (struct k3_param_init_args){ .kind = K3_INIT_ZERO, .n_elems = model->config.experts });
+					  (struct k3_param_init_args){
+						  .kind = K3_INIT_ZERO,
+						  .n_elems = model->config.experts});
 	}
 	return k3i_builder_finish(&b, plan);
 }

@@ -47,7 +47,8 @@ k3_plan_cache_destroy(struct k3_plan_cache *cache)
 static uint64_t
 key_of(const struct k3_layout *layout, const struct k3_microbatch *what)
 {
-	const uint8_t flags[] = { what->backward, what->first, what->forced_routing, what->keep, what->keep_logits, what->count };
+	const uint8_t flags[] = {what->backward, what->first,	    what->forced_routing,
+				 what->keep,	 what->keep_logits, what->count};
 
 	return k3_fnv1a(k3_layout_hash(layout), flags, sizeof(flags));
 }
@@ -77,15 +78,16 @@ now(void)
 }
 
 int
-k3_plan_cache_get(struct k3_plan_cache *cache, const struct k3_layout *layout, const struct k3_microbatch *what,
-                  uint64_t step, const struct k3_plan **plan)
+k3_plan_cache_get(struct k3_plan_cache *cache, const struct k3_layout *layout,
+		  const struct k3_microbatch *what, uint64_t step, const struct k3_plan **plan)
 {
 	uint64_t key = key_of(layout, what);
 	struct k3_plan *fresh = NULL;
 	int ret = K3_OK;
 
 	for (size_t i = 0; i < cache->n; i++) {
-		if (cache->entry[i].key != key || cache->entry[i].plan->n_tokens != layout->n_tokens)
+		if (cache->entry[i].key != key ||
+		    cache->entry[i].plan->n_tokens != layout->n_tokens)
 			continue;
 		cache->entry[i].step = step;
 		*plan = cache->entry[i].plan;
@@ -106,7 +108,7 @@ k3_plan_cache_get(struct k3_plan_cache *cache, const struct k3_layout *layout, c
 		cache->entry = grown;
 		cache->cap = cap;
 	}
-	cache->entry[cache->n++] = (struct entry){ key, step, fresh };
+	cache->entry[cache->n++] = (struct entry){key, step, fresh};
 	*plan = fresh;
 	return K3_OK;
 out:

@@ -1,8 +1,9 @@
 /* One plan alone: values, lifetimes, slots, gradients.
  *
- * A plan does not say what ran before it, so that is read off its tasks: the initial values' plan finds nothing written; a
- * microbatch with step_load is the first of its step, whose gradients and sums hold what the last step left; scalars that a plan
- * makes anew (norm, result, fingerprint) never count as written. */
+ * A plan does not say what ran before it, so that is read off its tasks: the initial values' plan
+ * finds nothing written; a microbatch with step_load is the first of its step, whose gradients and
+ * sums hold what the last step left; scalars that a plan makes anew (norm, result, fingerprint)
+ * never count as written. */
 #include "plan_check.h"
 
 #include <stdlib.h>
@@ -13,11 +14,11 @@
 
 /* What is known of a datum at some point of the walk. */
 struct value {
-	bool written;        /* holds a value */
-	bool unread;         /* the last write was not read yet */
-	bool touched;        /* some task of this plan writes it */
-	bool used;           /* some task of this plan reads it */
-	uint32_t writer;     /* last task that wrote it */
+	bool written;		   /* holds a value */
+	bool unread;		   /* the last write was not read yet */
+	bool touched;		   /* some task of this plan writes it */
+	bool used;		   /* some task of this plan reads it */
+	uint32_t writer;	   /* last task that wrote it */
 	uint32_t seen, seen_write; /* last task + 1 that names it, that writes it */
 };
 
@@ -33,8 +34,9 @@ fault(const struct walk *w, uint32_t datum, uint32_t task, const char *what)
 	const struct k3_task *t = &w->plan->task[task];
 	char label[96];
 
-	k3_error("planner", "plan: %s: %s, in task %u (%s)", k3_datum_label(&w->plan->data[datum], label, sizeof(label)), what,
-	         task, t->name ? t->name : k3_op_name((enum k3_op)t->op));
+	k3_error("planner", "plan: %s: %s, in task %u (%s)",
+		 k3_datum_label(&w->plan->data[datum], label, sizeof(label)), what, task,
+		 t->name ? t->name : k3_op_name((enum k3_op)t->op));
 	return K3_EPLAN;
 }
 
@@ -75,7 +77,8 @@ check_access(struct walk *w, uint32_t task, const struct k3_access *a)
 	struct value *v;
 
 	if (a->datum >= p->n_data) {
-		k3_error("planner", "plan: datum %u of %zu, in task %u (%s)", a->datum, p->n_data, task, p->task[task].name);
+		k3_error("planner", "plan: datum %u of %zu, in task %u (%s)", a->datum, p->n_data,
+			 task, p->task[task].name);
 		return K3_EPLAN;
 	}
 	d = &p->data[a->datum];
@@ -95,14 +98,16 @@ check_access(struct walk *w, uint32_t task, const struct k3_access *a)
 		if (a->mode == K3_W && v->unread && d->kind != K3_DATA_WORK)
 			return fault(w, a->datum, task, "is overwritten before anything read it");
 	} else if (w->microbatch && w->sharded && is_block(d) && p->task[task].comm < 0) {
-		return fault(w, a->datum, task, "is a shard, but its rows are used as if they were all");
+		return fault(w, a->datum, task,
+			     "is a shard, but its rows are used as if they were all");
 	}
 	if (a->mode == K3_W && v->touched && d->kind == K3_DATA_GRAD)
 		return fault(w, a->datum, task, "is overwritten: a later contribution must add");
 	return K3_OK;
 }
 
-/* What every rank receives, needed or not: collectives do not depend on documents, nor do the masks of other ranks' rows. */
+/* What every rank receives, needed or not: collectives do not depend on documents, nor do the masks
+ * of other ranks' rows. */
 static bool
 may_be_unread(const struct k3_task *t)
 {
@@ -121,8 +126,9 @@ walk_tasks(struct walk *w)
 	for (uint32_t i = 0; i < p->n_tasks; i++) {
 		const struct k3_task *t = &p->task[i];
 		if (i > 0 && t->pos <= p->task[i - 1].pos) {
-			k3_error("planner", "plan: task %u (%s): position %u does not come after %u", i, t->name, t->pos,
-			         p->task[i - 1].pos);
+			k3_error("planner",
+				 "plan: task %u (%s): position %u does not come after %u", i,
+				 t->name, t->pos, p->task[i - 1].pos);
 			return K3_EPLAN;
 		}
 		for (uint32_t k = 0; k < t->n_access; k++) {
@@ -156,7 +162,8 @@ check_dead_writes(const struct walk *w)
 	for (size_t i = p->model->n_persist; i < p->n_data; i++) {
 		const struct k3_datum *d = &p->data[i];
 		if (w->value[i].unread && !d->keep && d->kind != K3_DATA_WORK)
-			return fault(w, (uint32_t)i, w->value[i].writer, "is written and nothing reads it");
+			return fault(w, (uint32_t)i, w->value[i].writer,
+				     "is written and nothing reads it");
 	}
 	return K3_OK;
 }
@@ -188,18 +195,22 @@ check_slots(const struct walk *w)
 		return K3_ENOMEM;
 	for (size_t i = p->model->n_persist; i < p->n_data; i++)
 		if (p->data[i].slot >= 0)
-			t[n++] = (struct tenant){ p->data[i].slot, p->data[i].first_pos, (uint32_t)i };
+			t[n++] =
+				(struct tenant){p->data[i].slot, p->data[i].first_pos, (uint32_t)i};
 	qsort(t, n, sizeof(*t), compare);
 	for (size_t i = 0; i < n && ret == K3_OK; i++) {
 		const struct k3_datum *d = &p->data[t[i].datum];
 		char one[96], two[96];
 		k3_datum_label(d, one, sizeof(one));
 		if ((size_t)d->slot >= p->n_slots || d->bytes > p->slot[d->slot].bytes) {
-			k3_error("planner", "plan: %s: %zu bytes do not fit into slot %d", one, d->bytes, d->slot);
+			k3_error("planner", "plan: %s: %zu bytes do not fit into slot %d", one,
+				 d->bytes, d->slot);
 			ret = K3_EPLAN;
-		} else if (i + 1 < n && t[i + 1].slot == d->slot && t[i + 1].first_pos <= d->last_pos) {
+		} else if (i + 1 < n && t[i + 1].slot == d->slot &&
+			   t[i + 1].first_pos <= d->last_pos) {
 			k3_error("planner", "plan: %s and %s share slot %d at position %u", one,
-			         k3_datum_label(&p->data[t[i + 1].datum], two, sizeof(two)), d->slot, t[i + 1].first_pos);
+				 k3_datum_label(&p->data[t[i + 1].datum], two, sizeof(two)),
+				 d->slot, t[i + 1].first_pos);
 			ret = K3_EPLAN;
 		}
 	}
@@ -207,7 +218,8 @@ check_slots(const struct walk *w)
 	return ret;
 }
 
-/* Every parameter of the walk is read; when there is a backward pass, every row block has a gradient. */
+/* Every parameter of the walk is read; when there is a backward pass, every row block has a
+ * gradient. */
 static int
 check_params(const struct walk *w)
 {
@@ -226,7 +238,8 @@ check_params(const struct walk *w)
 			continue;
 		if (!param[i].used || (backward && !grad[i].touched)) {
 			k3_error("planner", "plan: %s, block %d: %s", p->name, m->persist[i].index,
-			         param[i].used ? "no task gives it a gradient" : "no task reads it");
+				 param[i].used ? "no task gives it a gradient"
+					       : "no task reads it");
 			return K3_EPLAN;
 		}
 	}
@@ -236,7 +249,7 @@ check_params(const struct walk *w)
 int
 k3_plan_check(const struct k3_plan *plan)
 {
-	struct walk w = { .plan = plan };
+	struct walk w = {.plan = plan};
 	int ret = K3_OK;
 
 	w.sharded = k3_mesh_group_size(&plan->model->options.mesh, K3_GROUP_SHARD) > 1;

@@ -1,5 +1,5 @@
-/* Edges from accesses.  The trap: two data in one slot are ordered although no task names both, and control-only tasks have edges
- * only through what they write. */
+/* Edges from accesses.  The trap: two data in one slot are ordered although no task names both, and
+ * control-only tasks have edges only through what they write. */
 #include "plan_graph.h"
 
 #include <stdlib.h>
@@ -76,9 +76,9 @@ k3i_graph_next(struct k3i_graph *g, uint32_t task)
 	for (uint32_t k = 0; k < t->n_access; k++) {
 		struct handle_state *h = handle_of(g, a[k].datum);
 		if (a[k].mode & K3_W) {
-			*h = (struct handle_state){ task + 1, 0 };
+			*h = (struct handle_state){task + 1, 0};
 		} else {
-			g->reader[g->n_readers++] = (struct reader){ task, h->readers };
+			g->reader[g->n_readers++] = (struct reader){task, h->readers};
 			h->readers = (uint32_t)g->n_readers;
 		}
 	}
@@ -88,7 +88,10 @@ double
 k3_plan_critical_us(const struct k3_plan *plan)
 {
 	size_t n = plan->model->n_persist + plan->n_slots;
-	struct { double writer, readers; } *end = calloc(n + 1, sizeof(*end)); /* chains that end in the last write, in a read since */
+	struct {
+		double writer, readers;
+	} *end = calloc(n + 1,
+			sizeof(*end)); /* chains that end in the last write, in a read since */
 	double longest = 0;
 
 	if (!end)
@@ -99,7 +102,8 @@ k3_plan_critical_us(const struct k3_plan *plan)
 		double before = 0;
 		for (uint32_t k = 0; k < t->n_access; k++) {
 			const struct k3_datum *d = &plan->data[a[k].datum];
-			size_t h = d->slot < 0 ? a[k].datum : plan->model->n_persist + (size_t)d->slot;
+			size_t h =
+				d->slot < 0 ? a[k].datum : plan->model->n_persist + (size_t)d->slot;
 			if (end[h].writer > before)
 				before = end[h].writer;
 			if ((a[k].mode & K3_W) && end[h].readers > before)
@@ -108,7 +112,8 @@ k3_plan_critical_us(const struct k3_plan *plan)
 		before += t->cost_us;
 		for (uint32_t k = 0; k < t->n_access; k++) {
 			const struct k3_datum *d = &plan->data[a[k].datum];
-			size_t h = d->slot < 0 ? a[k].datum : plan->model->n_persist + (size_t)d->slot;
+			size_t h =
+				d->slot < 0 ? a[k].datum : plan->model->n_persist + (size_t)d->slot;
 			if (a[k].mode & K3_W) {
 				end[h].writer = before;
 				end[h].readers = 0;
@@ -127,11 +132,13 @@ static void
 dot_task(FILE *out, const struct k3_plan *plan, size_t i)
 {
 	static const char *const colour[K3_N_FAMILIES] = {
-		"#8dd3c7", "#bebada", "#fb8072", "#80b1d3", "#fdb462", "#b3de69", "#fccde5", "#ffed6f", "#d9d9d9", "#bc80bd", "#ccebc5",
+		"#8dd3c7", "#bebada", "#fb8072", "#80b1d3", "#fdb462", "#b3de69",
+		"#fccde5", "#ffed6f", "#d9d9d9", "#bc80bd", "#ccebc5",
 	};
 	const struct k3_task *t = &plan->task[i];
 
-	fprintf(out, "\t\tt%zu [label=\"%s\" fillcolor=\"%s\"];\n", i, t->name, colour[k3_op_family((enum k3_op)t->op)]);
+	fprintf(out, "\t\tt%zu [label=\"%s\" fillcolor=\"%s\"];\n", i, t->name,
+		colour[k3_op_family((enum k3_op)t->op)]);
 }
 
 int
@@ -147,7 +154,8 @@ k3_plan_dot(FILE *out, const struct k3_plan *plan)
 		if (layer < 0)
 			fprintf(out, "\tsubgraph outside {\n");
 		else
-			fprintf(out, "\tsubgraph cluster_%d {\n\t\tlabel=\"layer %d\";\n", layer, layer);
+			fprintf(out, "\tsubgraph cluster_%d {\n\t\tlabel=\"layer %d\";\n", layer,
+				layer);
 		for (size_t i = 0; i < plan->n_tasks; i++)
 			if (plan->task[i].layer == layer)
 				dot_task(out, plan, i);

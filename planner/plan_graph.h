@@ -3,16 +3,17 @@
 #define K3_PLANNER_PLAN_GRAPH_H
 #include "plan.h"
 
-/* Walks the tasks in order and knows the predecessors of each.  A handle is a persistent datum or a slot; a read follows the last
- * write, a write follows every access since and with the last write. */
+/* Walks the tasks in order and knows the predecessors of each.  A handle is a persistent datum or a
+ * slot; a read follows the last write, a write follows every access since and with the last write.
+ */
 struct k3i_graph {
 	const struct k3_plan *plan;
 	struct handle_state *handle;
-	struct reader *reader;       /* chains of the readers since the last write */
+	struct reader *reader; /* chains of the readers since the last write */
 	size_t n_readers;
-	uint32_t *pred;              /* of the current task, each once */
+	uint32_t *pred; /* of the current task, each once */
 	size_t n_pred;
-	uint32_t *mark;              /* [n_tasks] task + 1 that already has it as a predecessor */
+	uint32_t *mark; /* [n_tasks] task + 1 that already has it as a predecessor */
 };
 
 /** @return K3_OK, K3_ENOMEM */

@@ -1,5 +1,5 @@
-/* Memory of a run against a limit.  The trap: which option helps depends on what fills the memory; shorter tiles do not shrink
- * parameters, more ranks do not shrink logits. */
+/* Memory of a run against a limit.  The trap: which option helps depends on what fills the memory;
+ * shorter tiles do not shrink parameters, more ranks do not shrink logits. */
 #include "../common/log.h"
 #include "../common/status.h"
 #include "mesh.h"
@@ -12,7 +12,8 @@ gib(uint64_t bytes)
 }
 
 int
-k3_plan_check_memory(const struct k3_memory *memory, uint64_t limit_bytes, const struct k3_model *model)
+k3_plan_check_memory(const struct k3_memory *memory, uint64_t limit_bytes,
+		     const struct k3_model *model)
 {
 	const struct k3_plan_options *o = &model->options;
 	uint64_t need = k3_memory_bound(memory), slots = need - memory->persist_bytes;
@@ -20,17 +21,27 @@ k3_plan_check_memory(const struct k3_memory *memory, uint64_t limit_bytes, const
 
 	if (need <= limit_bytes)
 		return K3_OK;
-	k3_error("planner", "memory: %.3f GiB needed (persistent %.3f, slots %.3f), limit %.3f GiB: %llu bytes are missing", gib(need),
-	         gib(memory->persist_bytes), gib(slots), gib(limit_bytes), (unsigned long long)(need - limit_bytes));
+	k3_error("planner",
+		 "memory: %.3f GiB needed (persistent %.3f, slots %.3f), limit %.3f GiB: %llu "
+		 "bytes are missing",
+		 gib(need), gib(memory->persist_bytes), gib(slots), gib(limit_bytes),
+		 (unsigned long long)(need - limit_bytes));
 	if (memory->persist_bytes > limit_bytes / 2) {
 		/* what is left beside the slots, or half when they alone are too much */
-		uint64_t room = (slots < limit_bytes / 2 ? limit_bytes - slots : limit_bytes - limit_bytes / 2) * o->mesh.cp;
-		k3_error("planner", "memory: parameters and optimizer state fill it: --mesh dp_shard=%llu or more would help",
-		         (unsigned long long)((memory->persist_bytes * shards + room - 1) / room));
+		uint64_t room = (slots < limit_bytes / 2 ? limit_bytes - slots
+							 : limit_bytes - limit_bytes / 2) *
+				o->mesh.cp;
+		k3_error("planner",
+			 "memory: parameters and optimizer state fill it: --mesh dp_shard=%llu or "
+			 "more would help",
+			 (unsigned long long)((memory->persist_bytes * shards + room - 1) / room));
 	}
 	if (slots > limit_bytes / 2) {
-		k3_error("planner", "memory: activations fill it: fewer tokens per microbatch would help (--tokens, more --accumulate), or %s",
-		         o->tile_tokens != 64 ? "shorter tiles (--tile-tokens 64)" : "more cp ranks (--mesh cp)");
+		k3_error("planner",
+			 "memory: activations fill it: fewer tokens per microbatch would help "
+			 "(--tokens, more --accumulate), or %s",
+			 o->tile_tokens != 64 ? "shorter tiles (--tile-tokens 64)"
+					      : "more cp ranks (--mesh cp)");
 	}
 	return K3_ELIMIT;
 }

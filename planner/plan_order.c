@@ -1,7 +1,8 @@
 /* Order of communication: sequences per communicator, then a simulation of blocking ranks.
  *
- * Trap: a plan that is sound as a graph can still hang.  Once submission is throttled, a rank that has reached a collective does
- * nothing after it; so what counts is the order of submission, and a receive planned before the send that causes it is a fault.
+ * Trap: a plan that is sound as a graph can still hang.  Once submission is throttled, a rank that
+ * has reached a collective does nothing after it; so what counts is the order of submission, and a
+ * receive planned before the send that causes it is a fault.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,8 +23,8 @@ struct event {
 struct rank {
 	struct event *event;
 	size_t n, cap;
-	size_t at;               /* of the simulation */
-	bool known;              /* some plan was added */
+	size_t at;  /* of the simulation */
+	bool known; /* some plan was added */
 };
 
 struct k3_order {
@@ -31,7 +32,7 @@ struct k3_order {
 	bool partial;
 	struct rank *rank;
 	size_t n_comms;
-	struct k3_comm *comm;    /* copy of the first plan's table */
+	struct k3_comm *comm; /* copy of the first plan's table */
 	bool have_comms;
 	uint64_t n_events;
 };
@@ -101,10 +102,12 @@ add_comms(struct k3_order *o, const struct k3_plan *plan, uint32_t rank)
 	bool same = plan->n_comms == o->n_comms;
 	for (size_t c = 0; same && c < o->n_comms; c++)
 		same = plan->comm[c].n_members == o->comm[c].n_members &&
-		       memcmp(plan->comm[c].member, o->comm[c].member, o->comm[c].n_members * sizeof(uint32_t)) == 0;
+		       memcmp(plan->comm[c].member, o->comm[c].member,
+			      o->comm[c].n_members * sizeof(uint32_t)) == 0;
 	if (same)
 		return K3_OK;
-	k3_error("planner", "order: rank %u has another table of communicators than the first rank", rank);
+	k3_error("planner", "order: rank %u has another table of communicators than the first rank",
+		 rank);
 	return K3_EPLAN;
 }
 
@@ -136,16 +139,19 @@ k3_order_add(struct k3_order *order, const struct k3_plan *plan, uint32_t rank)
 			r->event = grown;
 			r->cap = cap;
 		}
-		r->event[r->n++] = (struct event){ t->op, t->comm_dtype, t->layer, t->tile, t->group, t->comm, t->peer, t->count };
+		r->event[r->n++] = (struct event){t->op,    t->comm_dtype, t->layer, t->tile,
+						  t->group, t->comm,	   t->peer,  t->count};
 		order->n_events++;
 	}
 	/* a plan without communication may carry no table */
 	if (plan->n_comms)
 		ret = add_comms(order, plan, rank);
 	for (size_t i = 0; i < r->n && ret == K3_OK; i++)
-		if ((size_t)r->event[i].comm >= order->n_comms || !is_member(&order->comm[r->event[i].comm], rank)) {
-			k3_error("planner", "order: rank %u: %s on communicator %d, of which it is no member", rank,
-			         k3_op_name((enum k3_op)r->event[i].op), r->event[i].comm);
+		if ((size_t)r->event[i].comm >= order->n_comms ||
+		    !is_member(&order->comm[r->event[i].comm], rank)) {
+			k3_error("planner",
+				 "order: rank %u: %s on communicator %d, of which it is no member",
+				 rank, k3_op_name((enum k3_op)r->event[i].op), r->event[i].comm);
 			ret = K3_EPLAN;
 		}
 	return ret;
@@ -163,12 +169,17 @@ label(const struct event *e, char *text, size_t bytes)
 	if (!e)
 		return "nothing";
 	int n = snprintf(text, bytes, "%s", k3_op_name((enum k3_op)e->op));
-	const struct { const char *key; int32_t value; } part[] = { { "l", e->layer }, { "t", e->tile }, { "g", e->group } };
+	const struct {
+		const char *key;
+		int32_t value;
+	} part[] = {{"l", e->layer}, {"t", e->tile}, {"g", e->group}};
 	for (size_t i = 0; i < 3; i++)
 		if (part[i].value >= 0 && n > 0 && (size_t)n < bytes)
-			n += snprintf(text + n, bytes - (size_t)n, " %s%d", part[i].key, part[i].value);
+			n += snprintf(text + n, bytes - (size_t)n, " %s%d", part[i].key,
+				      part[i].value);
 	if (n > 0 && (size_t)n < bytes)
-		snprintf(text + n, bytes - (size_t)n, " (%llu of type %u)", (unsigned long long)e->count, e->dtype);
+		snprintf(text + n, bytes - (size_t)n, " (%llu of type %u)",
+			 (unsigned long long)e->count, e->dtype);
 	return text;
 }
 
@@ -199,12 +210,15 @@ compare_ranks(const struct k3_order *o, int32_t comm, uint32_t one, uint32_t two
 	size_t at_one = 0, at_two = 0;
 
 	for (size_t nth = 1;; nth++) {
-		const struct event *a = next_on(&o->rank[one], comm, &at_one), *b = next_on(&o->rank[two], comm, &at_two);
+		const struct event *a = next_on(&o->rank[one], comm, &at_one),
+				   *b = next_on(&o->rank[two], comm, &at_two);
 		char text_a[96], text_b[96];
 		if (!alike(a, b)) {
-			k3_error("planner", "order: communicator %s, operation %zu: rank %u does %s, rank %u does %s",
-			         o->comm[comm].name, nth, one, label(a, text_a, sizeof(text_a)), two,
-			         label(b, text_b, sizeof(text_b)));
+			k3_error("planner",
+				 "order: communicator %s, operation %zu: rank %u does %s, rank %u "
+				 "does %s",
+				 o->comm[comm].name, nth, one, label(a, text_a, sizeof(text_a)),
+				 two, label(b, text_b, sizeof(text_b)));
 			return K3_EPLAN;
 		}
 		if (!a)
@@ -223,10 +237,12 @@ check_sequences(const struct k3_order *o)
 			if (r >= o->n_ranks || !o->rank[r].known) {
 				if (o->partial)
 					continue;
-				k3_error("planner", "order: communicator %s: rank %u has no plan", comm->name, r);
+				k3_error("planner", "order: communicator %s: rank %u has no plan",
+					 comm->name, r);
 				return K3_EPLAN;
 			}
-			int ret = first < 0 ? K3_OK : compare_ranks(o, (int32_t)c, (uint32_t)first, r);
+			int ret = first < 0 ? K3_OK
+					    : compare_ranks(o, (int32_t)c, (uint32_t)first, r);
 			if (ret != K3_OK)
 				return ret;
 			if (first < 0)
@@ -254,8 +270,9 @@ absent(const struct k3_order *o, uint32_t rank)
 static bool
 meets(const struct event *mine, uint32_t rank, const struct event *other)
 {
-	return other && point_to_point(other) && other->op != mine->op && other->comm == mine->comm &&
-	       other->peer == (int32_t)rank && other->count == mine->count && other->dtype == mine->dtype;
+	return other && point_to_point(other) && other->op != mine->op &&
+	       other->comm == mine->comm && other->peer == (int32_t)rank &&
+	       other->count == mine->count && other->dtype == mine->dtype;
 }
 
 /* A rank that `rank` waits for, -1 when its current task can be done. */
@@ -266,7 +283,9 @@ waits_for(const struct k3_order *o, uint32_t rank)
 	const struct k3_comm *comm = &o->comm[e->comm];
 
 	if (point_to_point(e))
-		return absent(o, (uint32_t)e->peer) || meets(e, rank, current(o, (uint32_t)e->peer)) ? -1 : e->peer;
+		return absent(o, (uint32_t)e->peer) || meets(e, rank, current(o, (uint32_t)e->peer))
+			       ? -1
+			       : e->peer;
 	for (uint32_t i = 0; i < comm->n_members; i++) {
 		uint32_t r = comm->member[i];
 		const struct event *other = absent(o, r) ? e : current(o, r);
@@ -286,12 +305,14 @@ report_cycle(const struct k3_order *o, uint32_t rank)
 	for (uint32_t step = 0; step <= o->n_ranks && n < sizeof(text); step++) {
 		const struct event *e = current(o, rank);
 		int64_t next = e ? waits_for(o, rank) : -1;
-		n += (size_t)snprintf(text + n, sizeof(text) - n, "%srank %u %s %s", step ? "; " : "", rank,
-		                      e ? "waits in" : "has ended, after", e ? label(e, task, sizeof(task)) : "its last task");
+		n += (size_t)snprintf(text + n, sizeof(text) - n, "%srank %u %s %s",
+				      step ? "; " : "", rank, e ? "waits in" : "has ended, after",
+				      e ? label(e, task, sizeof(task)) : "its last task");
 		if (next < 0)
 			break;
 		if (n < sizeof(text))
-			n += (size_t)snprintf(text + n, sizeof(text) - n, " for rank %u", (uint32_t)next);
+			n += (size_t)snprintf(text + n, sizeof(text) - n, " for rank %u",
+					      (uint32_t)next);
 		rank = (uint32_t)next;
 	}
 	k3_error("planner", "order: the ranks would wait for ever: %s", text);
@@ -306,10 +327,10 @@ struct group {
 
 struct simulation {
 	const struct k3_order *o;
-	struct group *group;     /* [n_comms] */
-	uint32_t *list;          /* ranks to look at; each is there once */
+	struct group *group; /* [n_comms] */
+	uint32_t *list;	     /* ranks to look at; each is there once */
 	size_t n_list;
-	bool *listed, *arrived;  /* [n_ranks] on the list; counted at its current collective */
+	bool *listed, *arrived; /* [n_ranks] on the list; counted at its current collective */
 };
 
 static void
@@ -323,8 +344,8 @@ go_on(struct simulation *s, uint32_t rank)
 	}
 }
 
-/* A rank is looked at when it arrives at a task; the last to arrive completes it.  The sequences were compared before, so
- * members that have arrived are at the same collective. */
+/* A rank is looked at when it arrives at a task; the last to arrive completes it.  The sequences
+ * were compared before, so members that have arrived are at the same collective. */
 static void
 look_at(struct simulation *s, uint32_t rank)
 {
@@ -357,8 +378,11 @@ static int
 simulation_init(struct simulation *s, const struct k3_order *o)
 {
 	*s = (struct simulation){
-		.o = o, .group = calloc(o->n_comms + 1, sizeof(*s->group)), .list = malloc((o->n_ranks + 1) * sizeof(*s->list)),
-		.listed = calloc(o->n_ranks + 1, 1), .arrived = calloc(o->n_ranks + 1, 1),
+		.o = o,
+		.group = calloc(o->n_comms + 1, sizeof(*s->group)),
+		.list = malloc((o->n_ranks + 1) * sizeof(*s->list)),
+		.listed = calloc(o->n_ranks + 1, 1),
+		.arrived = calloc(o->n_ranks + 1, 1),
 	};
 	if (!s->group || !s->list || !s->listed || !s->arrived)
 		return K3_ENOMEM;

@@ -1,5 +1,6 @@
-/* Numbers of a step.  The trap: slots are shared by data of all kinds, so memory by kind is the high-water mark in submission
- * order, which is information; the bound that is promised comes from struct k3_memory. */
+/* Numbers of a step.  The trap: slots are shared by data of all kinds, so memory by kind is the
+ * high-water mark in submission order, which is information; the bound that is promised comes from
+ * struct k3_memory. */
 #include "plan_print.h"
 
 #include <inttypes.h>
@@ -42,7 +43,7 @@ static int
 add_peaks(struct k3_plan_stats *stats, const struct k3_plan *plan)
 {
 	int64_t *delta = calloc((size_t)(plan->n_pos + 2) * K3_N_DATA_KINDS, sizeof(*delta));
-	int64_t now[K3_N_DATA_KINDS] = { 0 };
+	int64_t now[K3_N_DATA_KINDS] = {0};
 
 	if (!delta)
 		return K3_ENOMEM;
@@ -81,12 +82,15 @@ k3_plan_stats_add(struct k3_plan_stats *stats, const struct k3_plan *plan, uint6
 		const struct k3_task *t = &plan->task[i];
 		count_task(&stats->total, t, times);
 		count_task(&stats->family[k3_op_family((enum k3_op)t->op)], t, times);
-		count_task(&stats->layer[t->layer < 0 ? (int)stats->model->config.layers : t->layer], t, times);
+		count_task(
+			&stats->layer[t->layer < 0 ? (int)stats->model->config.layers : t->layer],
+			t, times);
 		if (t->comm < 0)
 			continue;
 		stats->comm[t->op].n_tasks += times;
 		stats->comm[t->op].elems += times * t->count;
-		stats->comm[t->op].bytes += times * t->count * k3_dtype_bytes((enum k3_dtype)t->comm_dtype);
+		stats->comm[t->op].bytes +=
+			times * t->count * k3_dtype_bytes((enum k3_dtype)t->comm_dtype);
 	}
 	return add_peaks(stats, plan);
 }
@@ -95,7 +99,8 @@ static void
 print_count(FILE *out, const char *table, const char *name, const struct k3_count *c)
 {
 	if (c->n_tasks)
-		fprintf(out, "%s\t%s\t%" PRIu64 "\t%.9g\t%.9g\t%.9g\n", table, name, c->n_tasks, c->flops, c->bytes, c->cost_us);
+		fprintf(out, "%s\t%s\t%" PRIu64 "\t%.9g\t%.9g\t%.9g\n", table, name, c->n_tasks,
+			c->flops, c->bytes, c->cost_us);
 }
 
 static void
@@ -109,7 +114,8 @@ static void
 print_memory(FILE *out, const struct k3_plan_stats *stats, const struct k3_memory *memory)
 {
 	static const char *const kind[K3_N_DATA_KINDS] = {
-		"parameters", "gradients", "first_moments", "second_moments", "buffers", "inputs", "activations", "work", "gathered",
+		"parameters", "gradients",   "first_moments", "second_moments", "buffers",
+		"inputs",     "activations", "work",	      "gathered",
 	};
 	char name[64];
 
@@ -143,7 +149,8 @@ k3_plan_print(FILE *out, const struct k3_plan_stats *stats, const struct k3_memo
 	print_count(out, "layer", "none", &stats->layer[stats->model->config.layers]);
 	for (int op = 0; op < K3_N_OPS; op++)
 		if (stats->comm[op].n_tasks)
-			fprintf(out, "comm\t%s\t%" PRIu64 "\t-\t%" PRIu64 "\t-\n", k3_op_name((enum k3_op)op), stats->comm[op].n_tasks,
-			        stats->comm[op].bytes);
+			fprintf(out, "comm\t%s\t%" PRIu64 "\t-\t%" PRIu64 "\t-\n",
+				k3_op_name((enum k3_op)op), stats->comm[op].n_tasks,
+				stats->comm[op].bytes);
 	print_memory(out, stats, memory);
 }

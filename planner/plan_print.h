@@ -18,11 +18,12 @@ struct k3_comm_count {
 struct k3_plan_stats {
 	const struct k3_model *model;
 	struct k3_count total, family[K3_N_FAMILIES];
-	struct k3_count *layer;       /* [layers + 1]; the last: tasks of no layer */
+	struct k3_count *layer; /* [layers + 1]; the last: tasks of no layer */
 	struct k3_comm_count comm[K3_N_OPS];
-	double critical_us;           /* longest chain of tasks, plans one after the other */
+	double critical_us; /* longest chain of tasks, plans one after the other */
 	uint64_t persist_bytes[K3_N_DATA_KINDS]; /* of this rank */
-	uint64_t peak_bytes[K3_N_DATA_KINDS];    /* short-lived data alive at once in submission order, most over the plans */
+	uint64_t peak_bytes[K3_N_DATA_KINDS]; /* short-lived data alive at once in submission order,
+						 most over the plans */
 	uint64_t peak_all_bytes;
 };
 
@@ -32,15 +33,19 @@ int k3_plan_stats_init(struct k3_plan_stats *stats, const struct k3_model *model
 int k3_plan_stats_add(struct k3_plan_stats *stats, const struct k3_plan *plan, uint64_t times);
 void k3_plan_stats_fini(struct k3_plan_stats *stats);
 
-/** The longest chain of tasks by cost, us; negative when memory is out. Chains are those that StarPU will see. */
+/** The longest chain of tasks by cost, us; negative when memory is out. Chains are those that
+ * StarPU will see. */
 double k3_plan_critical_us(const struct k3_plan *plan);
 
-/** Tab-separated table: header, then rows of (table, name, tasks, flops, bytes, cost_us); "-" where a number makes no sense. */
+/** Tab-separated table: header, then rows of (table, name, tasks, flops, bytes, cost_us); "-" where
+ * a number makes no sense. */
 void k3_plan_print(FILE *out, const struct k3_plan_stats *stats, const struct k3_memory *memory);
 
-/** The plan as JSON: totals, communicators, slots, data, tasks with their accesses. @return K3_OK, K3_EIO (not logged) */
+/** The plan as JSON: totals, communicators, slots, data, tasks with their accesses. @return K3_OK,
+ * K3_EIO (not logged) */
 int k3_plan_json(FILE *out, const struct k3_plan *plan);
-/** Graphviz digraph, one cluster per layer, colours by family, every edge. @return K3_OK, K3_EIO (not logged), K3_ENOMEM */
+/** Graphviz digraph, one cluster per layer, colours by family, every edge. @return K3_OK, K3_EIO
+ * (not logged), K3_ENOMEM */
 int k3_plan_dot(FILE *out, const struct k3_plan *plan);
 
 #endif

@@ -1,6 +1,7 @@
-/* Priority of a task = length of the longest chain of tasks that must follow it, itself included, in the plan's cost; scaled so
- * that the longest chain of the plan has K3_MAX_PRIORITY.  The chains are those that StarPU will see: a handle (persistent datum or
- * slot) orders a write after all earlier accesses and a read after the last write. */
+/* Priority of a task = length of the longest chain of tasks that must follow it, itself included,
+ * in the plan's cost; scaled so that the longest chain of the plan has K3_MAX_PRIORITY.  The chains
+ * are those that StarPU will see: a handle (persistent datum or slot) orders a write after all
+ * earlier accesses and a read after the last write. */
 #include <stdlib.h>
 
 #include "build.h"
@@ -8,14 +9,16 @@
 double
 k3i_cost_us(double flops, double bytes)
 {
-	/* one core of a current server: sustained GEMM and memory rates, and what StarPU takes per task */
+	/* one core of a current server: sustained GEMM and memory rates, and what StarPU takes per
+	 * task */
 	const double flops_per_us = 50e3, bytes_per_us = 8e3, task_us = 10;
 
 	return task_us + flops / flops_per_us + bytes / bytes_per_us;
 }
 
 struct chain {
-	double writer, readers; /* longest chain that begins at the next writer; at a reader before it */
+	double writer,
+		readers; /* longest chain that begins at the next writer; at a reader before it */
 };
 
 void
@@ -37,7 +40,9 @@ k3i_assign_priorities(struct k3_plan *p)
 		double after = 0;
 		for (uint32_t k = 0; k < t->n_access; k++) {
 			const struct k3_datum *d = &p->data[a[k].datum];
-			const struct chain *h = &handle[d->slot < 0 ? a[k].datum : p->model->n_persist + (size_t)d->slot];
+			const struct chain *h =
+				&handle[d->slot < 0 ? a[k].datum
+						    : p->model->n_persist + (size_t)d->slot];
 			if (h->writer > after)
 				after = h->writer;
 			if ((a[k].mode & K3_W) && h->readers > after)
@@ -46,9 +51,11 @@ k3i_assign_priorities(struct k3_plan *p)
 		length[i] = after + t->cost_us;
 		for (uint32_t k = 0; k < t->n_access; k++) {
 			const struct k3_datum *d = &p->data[a[k].datum];
-			struct chain *h = &handle[d->slot < 0 ? a[k].datum : p->model->n_persist + (size_t)d->slot];
+			struct chain *h =
+				&handle[d->slot < 0 ? a[k].datum
+						    : p->model->n_persist + (size_t)d->slot];
 			if (a[k].mode & K3_W)
-				*h = (struct chain){ length[i], 0 };
+				*h = (struct chain){length[i], 0};
 			else if (length[i] > h->readers)
 				h->readers = length[i];
 		}

@@ -1,4 +1,5 @@
-/* Shards are cut inside row blocks, so that a gathered block is the members' shards one after the other. */
+/* Shards are cut inside row blocks, so that a gathered block is the members' shards one after the
+ * other. */
 #include "shard.h"
 
 #include "mesh.h"
@@ -26,8 +27,8 @@ k3i_shard_pitch(const struct k3_model *model, const struct k3_param *param, size
 }
 
 void
-k3i_shard_block(const struct k3_model *model, const struct k3_param *param, size_t block, uint32_t rank, size_t *row0,
-                size_t *rows)
+k3i_shard_block(const struct k3_model *model, const struct k3_param *param, size_t block,
+		uint32_t rank, size_t *row0, size_t *rows)
 {
 	size_t all = block_rows(param, block), pitch = k3i_shard_pitch(model, param, block);
 	size_t from = pitch * k3_mesh_group_rank(&model->options.mesh, K3_GROUP_SHARD, rank);

@@ -1,5 +1,6 @@
-/* Slots: each short-lived datum gets a place of its size class.  A place is free again run_ahead positions after the last use of
- * its datum, so that tasks a little ahead do not wait for it; that distance is what bounds the run-ahead, and memory with it. */
+/* Slots: each short-lived datum gets a place of its size class.  A place is free again run_ahead
+ * positions after the last use of its datum, so that tasks a little ahead do not wait for it; that
+ * distance is what bounds the run-ahead, and memory with it. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,7 +21,7 @@ class_bytes(size_t bytes)
 
 struct slot_state {
 	uint32_t free_pos; /* first position at which it may be taken */
-	uint32_t next;     /* chain of slots of one class, index + 1 */
+	uint32_t next;	   /* chain of slots of one class, index + 1 */
 };
 
 struct by_first {
@@ -48,7 +49,7 @@ class_of(struct class_head *heads, size_t *n, size_t bytes)
 	for (size_t i = 0; i < *n; i++)
 		if (heads[i].bytes == bytes)
 			return &heads[i];
-	heads[*n] = (struct class_head){ .bytes = bytes };
+	heads[*n] = (struct class_head){.bytes = bytes};
 	return &heads[(*n)++];
 }
 
@@ -83,7 +84,7 @@ k3i_assign_slots(struct k3_builder *b)
 		K3_TRY(K3_ENOMEM);
 	for (size_t i = n_persist; i < p->n_data; i++)
 		if (p->data[i].first_pos <= p->data[i].last_pos)
-			order[n++] = (struct by_first){ p->data[i].first_pos, (uint32_t)i };
+			order[n++] = (struct by_first){p->data[i].first_pos, (uint32_t)i};
 	qsort(order, n, sizeof(*order), compare);
 	p->slot = slot;
 	for (size_t i = 0; i < n; i++) {
@@ -94,7 +95,7 @@ k3i_assign_slots(struct k3_builder *b)
 			if (state[k - 1].free_pos <= d->first_pos)
 				s = k;
 		if (!s) {
-			p->slot[p->n_slots] = (struct k3_slot){ head->bytes, head->n++ };
+			p->slot[p->n_slots] = (struct k3_slot){head->bytes, head->n++};
 			p->slot_bytes += head->bytes;
 			state[p->n_slots].next = head->first;
 			head->first = s = (uint32_t)++p->n_slots;
@@ -125,11 +126,13 @@ k3_memory_add(struct k3_memory *memory, const struct k3_plan *plan)
 		while (at < memory->n_classes && memory->cls[at].bytes < s->bytes)
 			at++;
 		if (at == memory->n_classes || memory->cls[at].bytes != s->bytes) {
-			void *grown = realloc(memory->cls, (memory->n_classes + 1) * sizeof(*memory->cls));
+			void *grown = realloc(memory->cls,
+					      (memory->n_classes + 1) * sizeof(*memory->cls));
 			if (!grown)
 				return K3_ENOMEM;
 			memory->cls = grown;
-			memmove(&memory->cls[at + 1], &memory->cls[at], (memory->n_classes - at) * sizeof(*memory->cls));
+			memmove(&memory->cls[at + 1], &memory->cls[at],
+				(memory->n_classes - at) * sizeof(*memory->cls));
 			memory->cls[at].bytes = s->bytes;
 			memory->cls[at].n = 0;
 			memory->n_classes++;

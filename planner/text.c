@@ -1,6 +1,7 @@
 /* The text model's walk (model.md 2.3 forward, 2.4 backward): embedding, layers, output mix, head.
- * The trap: a block-opening layer mixes the old blocks plus the prefix, and only then freezes that prefix; in the backward walk
- * the payload's gradient is dropped there, after it was added to the prefix's. */
+ * The trap: a block-opening layer mixes the old blocks plus the prefix, and only then freezes that
+ * prefix; in the backward walk the payload's gradient is dropped there, after it was added to the
+ * prefix's. */
 #include "text.h"
 
 #include <stdlib.h>
@@ -22,15 +23,16 @@ k3i_array(struct k3i_walk *w, size_t n)
 uint32_t
 k3i_act(struct k3i_walk *w, const char *what, int layer, size_t tile, int index, size_t row_elems)
 {
-	return k3i_data(w->b, what, K3_DATA_ACT, K3_F32, layer, (int)(w->b->plan->own_first + tile), index, k3i_rows(w, tile),
-	                w->nominal, row_elems);
+	return k3i_data(w->b, what, K3_DATA_ACT, K3_F32, layer, (int)(w->b->plan->own_first + tile),
+			index, k3i_rows(w, tile), w->nominal, row_elems);
 }
 
 uint32_t
 k3i_saved(struct k3i_walk *w, const char *what, int layer, size_t tile, int index, size_t row_elems)
 {
 	return k3i_data(w->b, what, w->b->what.backward ? K3_DATA_ACT : K3_DATA_WORK, K3_F32, layer,
-	                (int)(w->b->plan->own_first + tile), index, k3i_rows(w, tile), w->nominal, row_elems);
+			(int)(w->b->plan->own_first + tile), index, k3i_rows(w, tile), w->nominal,
+			row_elems);
 }
 
 void
@@ -55,12 +57,14 @@ load_key_layouts(struct k3i_walk *w)
 			continue;
 		}
 		const struct k3_tile *t = k3i_key_tile(w, j);
-		struct k3_batch_load_args *a = k3i_task(b, K3_OP_BATCH_LOAD, -1, (int)j, -1, sizeof(*a));
+		struct k3_batch_load_args *a =
+			k3i_task(b, K3_OP_BATCH_LOAD, -1, (int)j, -1, sizeof(*a));
 		a->t = t->rows;
 		a->layout = t->layout;
 		a->layout_only = 1;
-		w->key_layout[j] = k3i_data(b, "layout", K3_DATA_INPUT, K3_I32, -1, (int)j, -1, k3_tile_layout_len(t->rows),
-		                            k3_tile_layout_len(w->nominal), 1);
+		w->key_layout[j] =
+			k3i_data(b, "layout", K3_DATA_INPUT, K3_I32, -1, (int)j, -1,
+				 k3_tile_layout_len(t->rows), k3_tile_layout_len(w->nominal), 1);
 		k3i_use(b, w->key_layout[j], K3_W);
 		k3i_task_end(b, 0, 0);
 	}
@@ -93,22 +97,27 @@ load_inputs(struct k3i_walk *w)
 	for (size_t i = 0; i < w->n; i++) {
 		int tile = (int)(b->plan->own_first + i);
 		const struct k3_tile *t = k3i_tile(w, i);
-		struct k3_batch_load_args *a = k3i_task(b, K3_OP_BATCH_LOAD, -1, tile, -1, sizeof(*a));
+		struct k3_batch_load_args *a =
+			k3i_task(b, K3_OP_BATCH_LOAD, -1, tile, -1, sizeof(*a));
 		a->t = t->rows;
 		a->row0 = t->row0 - b->plan->own_rows * t->owner_cp;
 		a->k = k;
 		a->layout = t->layout;
-		w->ids[i] = k3i_data(b, "ids", K3_DATA_INPUT, K3_I32, -1, tile, -1, t->rows, w->nominal, 1);
-		w->labels[i] = k3i_data(b, "labels", K3_DATA_INPUT, K3_I32, -1, tile, -1, t->rows, w->nominal, 1);
-		w->layout[i] = k3i_data(b, "layout", K3_DATA_INPUT, K3_I32, -1, tile, -1, k3_tile_layout_len(t->rows),
-		                        k3_tile_layout_len(w->nominal), 1);
+		w->ids[i] = k3i_data(b, "ids", K3_DATA_INPUT, K3_I32, -1, tile, -1, t->rows,
+				     w->nominal, 1);
+		w->labels[i] = k3i_data(b, "labels", K3_DATA_INPUT, K3_I32, -1, tile, -1, t->rows,
+					w->nominal, 1);
+		w->layout[i] =
+			k3i_data(b, "layout", K3_DATA_INPUT, K3_I32, -1, tile, -1,
+				 k3_tile_layout_len(t->rows), k3_tile_layout_len(w->nominal), 1);
 		k3i_use(b, w->ids[i], K3_W);
 		k3i_use(b, w->labels[i], K3_W);
 		k3i_use(b, w->layout[i], K3_W);
 		a->forced.first = 3;
 		for (size_t m = 0; w->forced && m < moe_layers; m++) {
-			w->forced[m][i] = k3i_data(b, "forced", K3_DATA_INPUT, K3_I32, (int)(m + w->c->first_dense), tile, -1, t->rows,
-			                           w->nominal, k);
+			w->forced[m][i] = k3i_data(b, "forced", K3_DATA_INPUT, K3_I32,
+						   (int)(m + w->c->first_dense), tile, -1, t->rows,
+						   w->nominal, k);
 			k3i_use(b, w->forced[m][i], K3_W);
 			a->forced.n++;
 		}
@@ -127,7 +136,8 @@ embed(struct k3i_walk *w)
 	for (size_t i = 0; i < w->n; i++) {
 		size_t t = k3i_rows(w, i);
 		w->p[i] = k3i_act(w, "embeddings", -1, i, -1, w->c->width);
-		struct k3_embed_args *a = k3i_task(b, K3_OP_EMBED_FWD, -1, k3i_tile_no(w, i), -1, sizeof(*a));
+		struct k3_embed_args *a =
+			k3i_task(b, K3_OP_EMBED_FWD, -1, k3i_tile_no(w, i), -1, sizeof(*a));
 		a->t = t;
 		a->d = w->c->width;
 		k3i_use(b, w->p[i], K3_W);
@@ -146,8 +156,8 @@ struct mix_roles {
 
 /* Mix of `values` blocks and the prefix, then the norm; y and stat per tile. */
 static void
-mix_fwd(struct k3i_walk *w, const struct mix_roles *r, size_t values, const uint32_t *p, uint32_t *y, uint32_t *stat,
-        const char *name)
+mix_fwd(struct k3i_walk *w, const struct mix_roles *r, size_t values, const uint32_t *p,
+	uint32_t *y, uint32_t *stat, const char *name)
 {
 	struct k3_builder *b = w->b;
 	uint32_t list[K3_MAX_LAYERS + 1];
@@ -156,7 +166,8 @@ mix_fwd(struct k3i_walk *w, const struct mix_roles *r, size_t values, const uint
 		size_t t = k3i_rows(w, i), d = w->c->width;
 		y[i] = k3i_act(w, name, r->layer, i, -1, d);
 		stat[i] = k3i_saved(w, "mix_stat", r->layer, i, -1, k3_mix_stat_len(values));
-		struct k3_mix_norm_fwd_args *a = k3i_task(b, K3_OP_MIX_NORM_FWD, r->layer, k3i_tile_no(w, i), -1, sizeof(*a));
+		struct k3_mix_norm_fwd_args *a = k3i_task(b, K3_OP_MIX_NORM_FWD, r->layer,
+							  k3i_tile_no(w, i), -1, sizeof(*a));
 		a->t = t;
 		a->d = d;
 		a->eps = (float)w->c->norm_eps;
@@ -175,10 +186,12 @@ mix_fwd(struct k3i_walk *w, const struct mix_roles *r, size_t values, const uint
 	}
 }
 
-/* Adds to the gradients of `values` blocks and of the prefix; addends[0..1] (tile arrays or NULL) go into the prefix's. */
+/* Adds to the gradients of `values` blocks and of the prefix; addends[0..1] (tile arrays or NULL)
+ * go into the prefix's. */
 static void
-mix_bwd(struct k3i_walk *w, const struct mix_roles *r, size_t values, const uint32_t *p, const uint32_t *dy,
-        const uint32_t *stat, const uint32_t *const addends[2], uint32_t *dp, const char *name, int name_layer)
+mix_bwd(struct k3i_walk *w, const struct mix_roles *r, size_t values, const uint32_t *p,
+	const uint32_t *dy, const uint32_t *stat, const uint32_t *const addends[2], uint32_t *dp,
+	const char *name, int name_layer)
 {
 	struct k3_builder *b = w->b;
 	uint32_t list[K3_MAX_LAYERS + 1];
@@ -186,7 +199,8 @@ mix_bwd(struct k3i_walk *w, const struct mix_roles *r, size_t values, const uint
 	for (size_t i = w->n; i-- > 0;) {
 		size_t t = k3i_rows(w, i), d = w->c->width;
 		dp[i] = k3i_act(w, name, name_layer, i, -1, d);
-		struct k3_mix_norm_bwd_args *a = k3i_task(b, K3_OP_MIX_NORM_BWD, r->layer, k3i_tile_no(w, i), -1, sizeof(*a));
+		struct k3_mix_norm_bwd_args *a = k3i_task(b, K3_OP_MIX_NORM_BWD, r->layer,
+							  k3i_tile_no(w, i), -1, sizeof(*a));
 		a->t = t;
 		a->d = d;
 		a->eps = (float)w->c->norm_eps;
@@ -223,16 +237,19 @@ mix_bwd(struct k3i_walk *w, const struct mix_roles *r, size_t values, const uint
 static struct mix_roles
 attn_roles(int layer)
 {
-	return (struct mix_roles){ K3_P_ATTN_RES_NORM, K3_P_ATTN_RES_PROJ, K3_P_ATTN_NORM, layer, layer };
+	return (struct mix_roles){K3_P_ATTN_RES_NORM, K3_P_ATTN_RES_PROJ, K3_P_ATTN_NORM, layer,
+				  layer};
 }
 
 static struct mix_roles
 ffn_roles(int layer)
 {
-	return (struct mix_roles){ K3_P_FFN_RES_NORM, K3_P_FFN_RES_PROJ, K3_P_FFN_NORM, layer, layer };
+	return (struct mix_roles){K3_P_FFN_RES_NORM, K3_P_FFN_RES_PROJ, K3_P_FFN_NORM, layer,
+				  layer};
 }
 
-static const struct mix_roles final_roles = { K3_P_OUT_RES_NORM, K3_P_OUT_RES_PROJ, K3_P_NORM, -1, -1 };
+static const struct mix_roles final_roles = {K3_P_OUT_RES_NORM, K3_P_OUT_RES_PROJ, K3_P_NORM, -1,
+					     -1};
 
 static void
 layer_fwd(struct k3i_walk *w, int l)
@@ -275,21 +292,24 @@ layer_bwd(struct k3i_walk *w, int l)
 	struct k3i_layer_data *ld = &w->layer[l];
 	bool opens = (uint32_t)l % w->c->block_layers == 0;
 	struct mix_roles attn = attn_roles(l), ffn = ffn_roles(l);
-	uint32_t *dh = k3i_array(w, w->n), *dmid = k3i_array(w, w->n), *dx = k3i_array(w, w->n), *dprev = k3i_array(w, w->n);
+	uint32_t *dh = k3i_array(w, w->n), *dmid = k3i_array(w, w->n), *dx = k3i_array(w, w->n),
+		 *dprev = k3i_array(w, w->n);
 
 	k3i_unit_open(w->b, K3_UNIT_LAYER, l, -1);
 	k3i_ffn_bwd(w, l, w->dp, dh);
-	mix_bwd(w, &ffn, w->n_blocks, ld->p_mid, dh, ld->stat_ffn, (const uint32_t *const[2]){ w->dp, NULL }, dmid,
-	        "dprefix_mid", l);
+	mix_bwd(w, &ffn, w->n_blocks, ld->p_mid, dh, ld->stat_ffn,
+		(const uint32_t *const[2]){w->dp, NULL}, dmid, "dprefix_mid", l);
 	if (w->c->is_mla[l])
 		k3i_mla_bwd(w, l, dmid, dx);
 	else
 		k3i_kda_bwd(w, l, dmid, dx);
 	const uint32_t *add = dmid;
 	if (opens)
-		add = w->dblock[--w->n_blocks]; /* the payload is the prefix that came in; y alone went on */
-	mix_bwd(w, &attn, w->n_blocks, ld->p_in, dx, ld->stat_attn, (const uint32_t *const[2]){ add, NULL }, dprev,
-	        l > 0 ? "dprefix" : "dembeddings", l - 1);
+		add = w->dblock[--w->n_blocks]; /* the payload is the prefix that came in; y alone
+						   went on */
+	mix_bwd(w, &attn, w->n_blocks, ld->p_in, dx, ld->stat_attn,
+		(const uint32_t *const[2]){add, NULL}, dprev, l > 0 ? "dprefix" : "dembeddings",
+		l - 1);
 	for (size_t i = 0; i < w->n; i++)
 		k3i_keep(w, dprev[i]);
 	w->dp = dprev;
@@ -304,7 +324,8 @@ embed_bwd(struct k3i_walk *w)
 
 	for (size_t i = w->n; i-- > 0;) {
 		size_t t = k3i_rows(w, i);
-		struct k3_embed_args *a = k3i_task(b, K3_OP_EMBED_BWD, -1, k3i_tile_no(w, i), -1, sizeof(*a));
+		struct k3_embed_args *a =
+			k3i_task(b, K3_OP_EMBED_BWD, -1, k3i_tile_no(w, i), -1, sizeof(*a));
 		a->t = t;
 		a->d = w->c->width;
 		k3i_use(b, w->dp[i], K3_R);
@@ -318,7 +339,7 @@ embed_bwd(struct k3i_walk *w)
 static void
 backward(struct k3i_walk *w, const uint32_t *dh)
 {
-	const uint32_t *const none[2] = { NULL, NULL };
+	const uint32_t *const none[2] = {NULL, NULL};
 
 	w->dp = k3i_array(w, w->n);
 	w->dblock = k3i_arena_alloc(w->b->plan->arena, (w->n_blocks + 1) * sizeof(*w->dblock));
@@ -332,7 +353,8 @@ backward(struct k3i_walk *w, const uint32_t *dh)
 			w->dblock[j][i] = k3i_act(w, "dblock", -1, i, (int)j, w->c->width);
 	}
 	k3i_unit_open(w->b, K3_UNIT_ROOT, -1, -1);
-	mix_bwd(w, &final_roles, w->n_blocks, w->p, dh, w->stat_final, none, w->dp, "dprefix", (int)w->c->layers - 1);
+	mix_bwd(w, &final_roles, w->n_blocks, w->p, dh, w->stat_final, none, w->dp, "dprefix",
+		(int)w->c->layers - 1);
 	for (size_t i = 0; i < w->n; i++)
 		k3i_keep(w, w->dp[i]);
 	k3i_unit_close(w->b, K3_UNIT_ROOT, -1, -1);
@@ -370,7 +392,8 @@ walk(struct k3i_walk *w)
 	mix_fwd(w, &final_roles, w->n_blocks, w->p, w->hf, w->stat_final, "head_in");
 	k3i_unit_close(w->b, K3_UNIT_ROOT, -1, -1);
 	k3i_head(w, dh);
-	/* the final norm belongs to the head's unit, which therefore stays until its gradient is done */
+	/* the final norm belongs to the head's unit, which therefore stays until its gradient is
+	 * done */
 	if (w->b->what.backward)
 		backward(w, dh);
 	else
@@ -394,11 +417,11 @@ mark_written(struct k3_builder *b)
 }
 
 int
-k3_plan_microbatch(struct k3_plan **plan, const struct k3_model *model, const struct k3_layout *layout,
-                   const struct k3_microbatch *what)
+k3_plan_microbatch(struct k3_plan **plan, const struct k3_model *model,
+		   const struct k3_layout *layout, const struct k3_microbatch *what)
 {
 	struct k3_builder b;
-	struct k3i_walk w = { .b = &b, .c = &model->config };
+	struct k3i_walk w = {.b = &b, .c = &model->config};
 	int ret = k3_layout_check(layout);
 
 	*plan = NULL;
@@ -411,11 +434,14 @@ k3_plan_microbatch(struct k3_plan **plan, const struct k3_model *model, const st
 	}
 	if (b.status == K3_OK) {
 		w.n = b.plan->own_n;
-		w.nominal = model->options.tile_tokens ? model->options.tile_tokens : b.plan->own_rows;
+		w.nominal =
+			model->options.tile_tokens ? model->options.tile_tokens : b.plan->own_rows;
 		if (w.nominal > b.plan->own_rows)
 			w.nominal = b.plan->own_rows;
-		w.kda_heads_each = (w.c->kda_heads + model->options.kda_groups - 1) / model->options.kda_groups;
-		w.mla_heads_each = (w.c->heads + model->options.mla_groups - 1) / model->options.mla_groups;
+		w.kda_heads_each = (w.c->kda_heads + model->options.kda_groups - 1) /
+				   model->options.kda_groups;
+		w.mla_heads_each =
+			(w.c->heads + model->options.mla_groups - 1) / model->options.mla_groups;
 		w.kda_groups = (w.c->kda_heads + w.kda_heads_each - 1) / w.kda_heads_each;
 		w.mla_groups = (w.c->heads + w.mla_heads_each - 1) / w.mla_heads_each;
 		walk(&w);

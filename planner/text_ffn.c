@@ -1,14 +1,17 @@
 /* Feed-forward parts in the plan: dense SiTU-GLU, latent mixture of experts (model.md 5).
- * Expert groups are the outer loop and tiles the inner one, so that a gathered group serves all tiles; groups of one tile open its
- * sorted buffers in turn and touch only their rows. */
+ * Expert groups are the outer loop and tiles the inner one, so that a gathered group serves all
+ * tiles; groups of one tile open its sorted buffers in turn and touch only their rows. */
 #include "../common/status.h"
 #include "text.h"
 
 static void
 glu_args(const struct k3i_walk *w, struct k3_glu_args *a, size_t t, size_t f)
 {
-	*a = (struct k3_glu_args){ .t = t, .d = w->c->width, .f = f, .beta1 = (float)w->c->situ_beta1,
-		                   .beta2 = (float)w->c->situ_beta2 };
+	*a = (struct k3_glu_args){.t = t,
+				  .d = w->c->width,
+				  .f = f,
+				  .beta1 = (float)w->c->situ_beta1,
+				  .beta2 = (float)w->c->situ_beta2};
 }
 
 struct glu_kind {
@@ -21,10 +24,20 @@ static struct glu_kind
 glu_kind(const struct k3i_walk *w, bool dense)
 {
 	if (dense)
-		return (struct glu_kind){ K3_OP_DENSE_FFN_FWD, K3_OP_DENSE_FFN_BWD_DX, K3_OP_DENSE_FFN_BWD_DW, K3_P_FFN_W1,
-			                  K3_P_FFN_W3, K3_P_FFN_W2, w->c->dense_ffn };
-	return (struct glu_kind){ K3_OP_SHARED_FFN_FWD, K3_OP_SHARED_FFN_BWD_DX, K3_OP_SHARED_FFN_BWD_DW, K3_P_SHARED_W1,
-		                  K3_P_SHARED_W3, K3_P_SHARED_W2, (size_t)w->c->shared_experts * w->c->expert_ffn };
+		return (struct glu_kind){K3_OP_DENSE_FFN_FWD,
+					 K3_OP_DENSE_FFN_BWD_DX,
+					 K3_OP_DENSE_FFN_BWD_DW,
+					 K3_P_FFN_W1,
+					 K3_P_FFN_W3,
+					 K3_P_FFN_W2,
+					 w->c->dense_ffn};
+	return (struct glu_kind){K3_OP_SHARED_FFN_FWD,
+				 K3_OP_SHARED_FFN_BWD_DX,
+				 K3_OP_SHARED_FFN_BWD_DW,
+				 K3_P_SHARED_W1,
+				 K3_P_SHARED_W3,
+				 K3_P_SHARED_W2,
+				 (size_t)w->c->shared_experts * w->c->expert_ffn};
 }
 
 static void
@@ -91,28 +104,38 @@ route_fwd(struct k3i_walk *w, int l, size_t i)
 	size_t t = k3i_rows(w, i), e = c->experts, k = c->top_k;
 	uint32_t forced = w->forced ? w->forced[(uint32_t)l - c->first_dense][i] : 0;
 
-	ld->route[i] = k3i_data(b, "route", K3_DATA_ACT, K3_I32, l, k3i_tile_no(w, i), -1, 1, 1, k3_route_len(t, e, k));
-	ld->routew[i] = k3i_data(b, "routew", K3_DATA_ACT, K3_F32, l, k3i_tile_no(w, i), -1, 1, 1, k3_routew_len(t, e, k));
+	ld->route[i] = k3i_data(b, "route", K3_DATA_ACT, K3_I32, l, k3i_tile_no(w, i), -1, 1, 1,
+				k3_route_len(t, e, k));
+	ld->routew[i] = k3i_data(b, "routew", K3_DATA_ACT, K3_F32, l, k3i_tile_no(w, i), -1, 1, 1,
+				 k3_routew_len(t, e, k));
 	if (b->status == K3_OK) {
-		b->plan->data[ld->route[i]].slot_bytes = k3_route_len(w->nominal, e, k) * sizeof(int32_t);
-		b->plan->data[ld->routew[i]].slot_bytes = k3_routew_len(w->nominal, e, k) * sizeof(float);
+		b->plan->data[ld->route[i]].slot_bytes =
+			k3_route_len(w->nominal, e, k) * sizeof(int32_t);
+		b->plan->data[ld->routew[i]].slot_bytes =
+			k3_routew_len(w->nominal, e, k) * sizeof(float);
 	}
-	struct k3_moe_route_args *a = k3i_task(b, K3_OP_MOE_ROUTE_FWD, l, k3i_tile_no(w, i), -1, sizeof(*a));
-	*a = (struct k3_moe_route_args){ .t = t, .d = c->width, .n_experts = e, .k = k, .sum_eps = (float)c->router_sum_eps,
-		                         .scale = (float)c->route_scale };
+	struct k3_moe_route_args *a =
+		k3i_task(b, K3_OP_MOE_ROUTE_FWD, l, k3i_tile_no(w, i), -1, sizeof(*a));
+	*a = (struct k3_moe_route_args){.t = t,
+					.d = c->width,
+					.n_experts = e,
+					.k = k,
+					.sum_eps = (float)c->router_sum_eps,
+					.scale = (float)c->route_scale};
 	k3i_use(b, ld->route[i], K3_W);
 	k3i_use(b, ld->routew[i], K3_W);
 	k3i_use(b, ld->hn[i], K3_R);
 	k3i_list_one(b, &a->forced, w->forced ? (int32_t)forced : K3_NO_DATUM, K3_R);
 	k3i_weight(b, &a->wr, K3_P_ROUTER, l);
-	a->bias = (struct k3_weight){ k3i_use(b, (uint32_t)b->model->bias[l], K3_R), 1, 1, e, 1, 0 };
+	a->bias = (struct k3_weight){k3i_use(b, (uint32_t)b->model->bias[l], K3_R), 1, 1, e, 1, 0};
 	k3i_task_end(b, 2.0 * (double)t * (double)(e * c->width), 0);
 	k3i_keep(w, ld->route[i]);
 	k3i_keep(w, ld->routew[i]);
 
 	if (!b->what.count || b->model->balance[l] == K3_NO_DATUM)
 		return;
-	struct k3_moe_count_args *n = k3i_task(b, K3_OP_MOE_COUNT, l, k3i_tile_no(w, i), -1, sizeof(*n));
+	struct k3_moe_count_args *n =
+		k3i_task(b, K3_OP_MOE_COUNT, l, k3i_tile_no(w, i), -1, sizeof(*n));
 	n->t = t;
 	n->n_experts = e;
 	n->k = k;
@@ -121,7 +144,7 @@ route_fwd(struct k3i_walk *w, int l, size_t i)
 	k3i_use(b, ld->route[i], K3_R);
 	k3i_use(b, ld->routew[i], K3_R);
 	k3i_use(b, w->layout[i], K3_R);
-	n->bias = (struct k3_weight){ k3i_use(b, (uint32_t)b->model->bias[l], K3_R), 1, 1, e, 1, 0 };
+	n->bias = (struct k3_weight){k3i_use(b, (uint32_t)b->model->bias[l], K3_R), 1, 1, e, 1, 0};
 	k3i_task_end(b, (double)(t * e), 0);
 }
 
@@ -130,8 +153,13 @@ dispatch_args(const struct k3i_walk *w, struct k3_moe_dispatch_args *a, size_t t
 {
 	const struct k3_config *c = w->c;
 
-	*a = (struct k3_moe_dispatch_args){ .t = t, .d = c->width, .r = c->latent, .n_experts = c->experts, .k = c->top_k,
-		                            .sum_eps = (float)c->router_sum_eps, .scale = (float)c->route_scale };
+	*a = (struct k3_moe_dispatch_args){.t = t,
+					   .d = c->width,
+					   .r = c->latent,
+					   .n_experts = c->experts,
+					   .k = c->top_k,
+					   .sum_eps = (float)c->router_sum_eps,
+					   .scale = (float)c->route_scale};
 }
 
 static void
@@ -142,7 +170,8 @@ dispatch_fwd(struct k3i_walk *w, int l, size_t i)
 	size_t t = k3i_rows(w, i), k = w->c->top_k, r = w->c->latent;
 
 	ld->zs[i] = k3i_act(w, "zs", l, i, -1, k * r);
-	struct k3_moe_dispatch_args *a = k3i_task(b, K3_OP_MOE_DISPATCH_FWD, l, k3i_tile_no(w, i), -1, sizeof(*a));
+	struct k3_moe_dispatch_args *a =
+		k3i_task(b, K3_OP_MOE_DISPATCH_FWD, l, k3i_tile_no(w, i), -1, sizeof(*a));
 	dispatch_args(w, a, t);
 	k3i_use(b, ld->zs[i], K3_W);
 	k3i_use(b, ld->hn[i], K3_R);
@@ -155,7 +184,8 @@ dispatch_fwd(struct k3i_walk *w, int l, size_t i)
 static size_t
 n_expert_groups(const struct k3i_walk *w, int l)
 {
-	return w->b->model->params.param[k3_params_find(&w->b->model->params, K3_P_EXPERT_W13, l)].n_blocks;
+	return w->b->model->params.param[k3_params_find(&w->b->model->params, K3_P_EXPERT_W13, l)]
+		.n_blocks;
 }
 
 static void
@@ -163,19 +193,27 @@ expert_args(const struct k3i_walk *w, struct k3_expert_args *a, int l, size_t t,
 {
 	const struct k3_config *c = w->c;
 	const struct k3_params *ps = &w->b->model->params;
-	uint32_t each = (uint32_t)ps->param[k3_params_find(ps, K3_P_EXPERT_W13, l)].experts_per_block;
+	uint32_t each =
+		(uint32_t)ps->param[k3_params_find(ps, K3_P_EXPERT_W13, l)].experts_per_block;
 	uint32_t e0 = (uint32_t)g * each;
 
-	*a = (struct k3_expert_args){ .t = t, .n_experts = c->experts, .k = c->top_k, .r = c->latent, .f = c->expert_ffn,
-		                      .e0 = e0, .e1 = e0 + each < c->experts ? e0 + each : c->experts,
-		                      .beta1 = (float)c->situ_beta1, .beta2 = (float)c->situ_beta2 };
+	*a = (struct k3_expert_args){.t = t,
+				     .n_experts = c->experts,
+				     .k = c->top_k,
+				     .r = c->latent,
+				     .f = c->expert_ffn,
+				     .e0 = e0,
+				     .e1 = e0 + each < c->experts ? e0 + each : c->experts,
+				     .beta1 = (float)c->situ_beta1,
+				     .beta2 = (float)c->situ_beta2};
 }
 
 /* Expected rows of the group: an even spread. */
 static double
 expert_flops(const struct k3_expert_args *a)
 {
-	return 6.0 * (double)(a->t * a->k) * (a->e1 - a->e0) / (double)a->n_experts * (double)(a->r * a->f);
+	return 6.0 * (double)(a->t * a->k) * (a->e1 - a->e0) / (double)a->n_experts *
+	       (double)(a->r * a->f);
 }
 
 static void
@@ -203,8 +241,12 @@ combine_args(const struct k3i_walk *w, struct k3_moe_combine_args *a, size_t t)
 {
 	const struct k3_config *c = w->c;
 
-	*a = (struct k3_moe_combine_args){ .t = t, .d = c->width, .r = c->latent, .n_experts = c->experts, .k = c->top_k,
-		                           .eps = (float)c->norm_eps };
+	*a = (struct k3_moe_combine_args){.t = t,
+					  .d = c->width,
+					  .r = c->latent,
+					  .n_experts = c->experts,
+					  .k = c->top_k,
+					  .eps = (float)c->norm_eps};
 }
 
 static void
@@ -215,7 +257,8 @@ combine_fwd(struct k3i_walk *w, int l, size_t i, uint32_t ys, uint32_t shared)
 	size_t t = k3i_rows(w, i), r = w->c->latent;
 
 	ld->y[i] = k3i_saved(w, "y", l, i, -1, r);
-	struct k3_moe_combine_args *a = k3i_task(b, K3_OP_MOE_COMBINE_FWD, l, k3i_tile_no(w, i), -1, sizeof(*a));
+	struct k3_moe_combine_args *a =
+		k3i_task(b, K3_OP_MOE_COMBINE_FWD, l, k3i_tile_no(w, i), -1, sizeof(*a));
 	combine_args(w, a, t);
 	k3i_use(b, w->p[i], K3_W);
 	k3i_use(b, ld->y[i], K3_W);
@@ -293,7 +336,8 @@ combine_bwd(struct k3i_walk *w, int l, size_t i, const uint32_t *dp, struct grad
 	double flops = 2.0 * (double)t * (double)(r * w->c->width);
 
 	gr->dys[i] = k3i_act(w, "dys", l, i, -1, w->c->top_k * r);
-	struct k3_moe_combine_args *a = k3i_task(b, K3_OP_MOE_COMBINE_BWD_DX, l, k3i_tile_no(w, i), -1, sizeof(*a));
+	struct k3_moe_combine_args *a =
+		k3i_task(b, K3_OP_MOE_COMBINE_BWD_DX, l, k3i_tile_no(w, i), -1, sizeof(*a));
 	combine_args(w, a, t);
 	k3i_use(b, gr->dys[i], K3_W);
 	k3i_use(b, dp[i], K3_R);
@@ -305,7 +349,8 @@ combine_bwd(struct k3i_walk *w, int l, size_t i, const uint32_t *dp, struct grad
 	k3i_weight(b, &a->wup, K3_P_LATENT_UP, l);
 	k3i_task_end(b, flops, 0);
 
-	struct k3_moe_combine_args *dw = k3i_task(b, K3_OP_MOE_COMBINE_BWD_DW, l, k3i_tile_no(w, i), -1, sizeof(*dw));
+	struct k3_moe_combine_args *dw =
+		k3i_task(b, K3_OP_MOE_COMBINE_BWD_DW, l, k3i_tile_no(w, i), -1, sizeof(*dw));
 	combine_args(w, dw, t);
 	k3i_use(b, dp[i], K3_R);
 	k3i_use(b, ld->y[i], K3_R);
@@ -370,7 +415,8 @@ dispatch_bwd(struct k3i_walk *w, int l, size_t i, struct grads *gr, uint32_t dh)
 
 	gr->dz[i] = k3i_act(w, "dz", l, i, -1, r);
 	gr->dl[i] = k3i_act(w, "dl", l, i, -1, e);
-	struct k3_moe_dispatch_args *a = k3i_task(b, K3_OP_MOE_DISPATCH_BWD_DX, l, k3i_tile_no(w, i), -1, sizeof(*a));
+	struct k3_moe_dispatch_args *a =
+		k3i_task(b, K3_OP_MOE_DISPATCH_BWD_DX, l, k3i_tile_no(w, i), -1, sizeof(*a));
 	dispatch_args(w, a, t);
 	k3i_use(b, dh, K3_RW);
 	k3i_use(b, gr->dz[i], K3_W);
@@ -383,7 +429,8 @@ dispatch_bwd(struct k3i_walk *w, int l, size_t i, struct grads *gr, uint32_t dh)
 	k3i_weight(b, &a->wr, K3_P_ROUTER, l);
 	k3i_task_end(b, flops, 0);
 
-	struct k3_moe_dispatch_args *dw = k3i_task(b, K3_OP_MOE_DISPATCH_BWD_DW, l, k3i_tile_no(w, i), -1, sizeof(*dw));
+	struct k3_moe_dispatch_args *dw =
+		k3i_task(b, K3_OP_MOE_DISPATCH_BWD_DW, l, k3i_tile_no(w, i), -1, sizeof(*dw));
 	dispatch_args(w, dw, t);
 	k3i_use(b, gr->dz[i], K3_R);
 	k3i_use(b, gr->dl[i], K3_R);
@@ -399,8 +446,12 @@ moe_bwd(struct k3i_walk *w, int l, const uint32_t *dp, uint32_t *dh)
 	size_t k = w->c->top_k, groups = n_expert_groups(w, l);
 	struct glu_kind kind = glu_kind(w, false);
 	struct grads gr = {
-		.dys = k3i_array(w, w->n), .edgu = k3i_array(w, w->n), .dzs = k3i_array(w, w->n), .dwt = k3i_array(w, w->n),
-		.dz = k3i_array(w, w->n), .dl = k3i_array(w, w->n),
+		.dys = k3i_array(w, w->n),
+		.edgu = k3i_array(w, w->n),
+		.dzs = k3i_array(w, w->n),
+		.dwt = k3i_array(w, w->n),
+		.dz = k3i_array(w, w->n),
+		.dl = k3i_array(w, w->n),
 	};
 
 	if (w->b->status != K3_OK)

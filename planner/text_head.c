@@ -1,4 +1,5 @@
-/* LM head and loss in the plan: sub-tiles of rows, vocabulary blocks, so that the logits of a sub-tile are all that exists. */
+/* LM head and loss in the plan: sub-tiles of rows, vocabulary blocks, so that the logits of a
+ * sub-tile are all that exists. */
 #include "../common/status.h"
 #include "text.h"
 
@@ -42,18 +43,24 @@ cross_entropy(struct k3i_walk *w, struct sub *s, size_t index, size_t nominal)
 	int tile = k3i_tile_no(w, s->tile);
 
 	s->logits = k3i_array(w, n);
-	s->tstat = k3i_data(b, "tstat", K3_DATA_ACT, K3_F32, -1, tile, (int)index, s->rows, nominal, 2);
+	s->tstat = k3i_data(b, "tstat", K3_DATA_ACT, K3_F32, -1, tile, (int)index, s->rows, nominal,
+			    2);
 	for (size_t v = 0; v < n; v++)
-		s->logits[v] = k3i_data(b, "dlogits", b->what.backward ? K3_DATA_ACT : K3_DATA_WORK, K3_F32, -1, tile,
-		                        (int)(index * n + v), s->rows, nominal, block_cols(w, v));
+		s->logits[v] = k3i_data(b, "dlogits", b->what.backward ? K3_DATA_ACT : K3_DATA_WORK,
+					K3_F32, -1, tile, (int)(index * n + v), s->rows, nominal,
+					block_cols(w, v));
 	int32_t keep = K3_NO_DATUM;
 	if (b->what.keep || b->what.keep_logits)
-		keep = (int32_t)k3i_data(b, "logits", K3_DATA_ACT, K3_F32, -1, tile, (int)index, s->rows, nominal, w->c->vocab);
+		keep = (int32_t)k3i_data(b, "logits", K3_DATA_ACT, K3_F32, -1, tile, (int)index,
+					 s->rows, nominal, w->c->vocab);
 	if (b->status != K3_OK)
 		return;
 	struct k3_lm_head_args *a = k3i_task(b, K3_OP_LM_HEAD_CE, -1, tile, (int)index, sizeof(*a));
-	*a = (struct k3_lm_head_args){ .t = k3i_rows(w, s->tile), .d = w->c->width, .r0 = s->r0, .rows = s->rows,
-		                       .grad = b->what.backward };
+	*a = (struct k3_lm_head_args){.t = k3i_rows(w, s->tile),
+				      .d = w->c->width,
+				      .r0 = s->r0,
+				      .rows = s->rows,
+				      .grad = b->what.backward};
 	k3i_use(b, s->tstat, K3_W);
 	k3i_use(b, w->hf[s->tile], K3_R);
 	k3i_use(b, w->labels[s->tile], K3_R);
@@ -75,18 +82,22 @@ head_bwd(struct k3i_walk *w, const struct sub *s, size_t index, uint32_t dh)
 	int tile = k3i_tile_no(w, s->tile);
 
 	struct k3_lm_head_args *a = k3i_task(b, K3_OP_LM_HEAD_DX, -1, tile, (int)index, sizeof(*a));
-	*a = (struct k3_lm_head_args){ .t = t, .d = w->c->width, .r0 = s->r0, .rows = s->rows, .grad = 1 };
+	*a = (struct k3_lm_head_args){
+		.t = t, .d = w->c->width, .r0 = s->r0, .rows = s->rows, .grad = 1};
 	k3i_use_sum(b, dh);
 	k3i_list(b, &a->logits, s->logits, n, K3_R);
 	k3i_weight(b, &a->head, K3_P_HEAD, -1);
 	k3i_task_end(b, 2.0 * (double)s->rows * (double)((size_t)w->c->vocab * w->c->width), 0);
 	for (size_t v = 0; v < n; v++) {
-		struct k3_lm_head_args *dw = k3i_task(b, K3_OP_LM_HEAD_DW, -1, tile, (int)v, sizeof(*dw));
-		*dw = (struct k3_lm_head_args){ .t = t, .d = w->c->width, .r0 = s->r0, .rows = s->rows, .grad = 1 };
+		struct k3_lm_head_args *dw =
+			k3i_task(b, K3_OP_LM_HEAD_DW, -1, tile, (int)v, sizeof(*dw));
+		*dw = (struct k3_lm_head_args){
+			.t = t, .d = w->c->width, .r0 = s->r0, .rows = s->rows, .grad = 1};
 		k3i_use(b, s->logits[v], K3_R);
 		k3i_use(b, w->hf[s->tile], K3_R);
 		k3i_grad_block(b, &dw->head, K3_P_HEAD, -1, v);
-		k3i_task_end(b, 2.0 * (double)s->rows * (double)(block_cols(w, v) * w->c->width), 0);
+		k3i_task_end(b, 2.0 * (double)s->rows * (double)(block_cols(w, v) * w->c->width),
+			     0);
 	}
 }
 
@@ -101,7 +112,9 @@ k3i_head(struct k3i_walk *w, uint32_t *dh)
 		uint32_t *tstat = k3i_array(w, subs);
 		dh[i] = k3i_act(w, "dhead_in", -1, i, -1, w->c->width);
 		for (size_t s = 0; s < subs && b->status == K3_OK; s++) {
-			struct sub sub = { .tile = i, .r0 = s * each, .rows = s * each + each < t ? each : t - s * each };
+			struct sub sub = {.tile = i,
+					  .r0 = s * each,
+					  .rows = s * each + each < t ? each : t - s * each};
 			cross_entropy(w, &sub, s, each);
 			tstat[s] = sub.tstat;
 			if (b->what.backward && b->status == K3_OK)
@@ -109,7 +122,8 @@ k3i_head(struct k3i_walk *w, uint32_t *dh)
 		}
 		if (b->status != K3_OK)
 			return;
-		struct k3_loss_sum_args *a = k3i_task(b, K3_OP_LOSS_SUM, -1, k3i_tile_no(w, i), -1, sizeof(*a));
+		struct k3_loss_sum_args *a =
+			k3i_task(b, K3_OP_LOSS_SUM, -1, k3i_tile_no(w, i), -1, sizeof(*a));
 		a->t = t;
 		a->rows_each = each;
 		a->accumulate = k3i_use_sum(b, b->model->loss_acc);

@@ -1,6 +1,6 @@
-/* KDA layers in the plan (model.md 3).  The state of a head group is handed from tile to tile of a document; the halo of the
- * convolution likewise.  Both data exist for every tile, whatever the documents, so that slots do not depend on them; only the
- * accesses do. */
+/* KDA layers in the plan (model.md 3).  The state of a head group is handed from tile to tile of a
+ * document; the halo of the convolution likewise.  Both data exist for every tile, whatever the
+ * documents, so that slots do not depend on them; only the accesses do. */
 #include "../common/status.h"
 #include "text.h"
 
@@ -15,12 +15,14 @@ group_heads(const struct k3i_walk *w, uint32_t g)
 {
 	uint32_t first = group_first(w, g);
 
-	return w->c->kda_heads - first < w->kda_heads_each ? w->c->kda_heads - first : w->kda_heads_each;
+	return w->c->kda_heads - first < w->kda_heads_each ? w->c->kda_heads - first
+							   : w->kda_heads_each;
 }
 
 /* An operand that is there only when the documents need it; its lifetime counts either way. */
 static void
-list_maybe(struct k3_builder *b, struct k3_list *list, const uint32_t *datum, int tile, enum k3_mode mode)
+list_maybe(struct k3_builder *b, struct k3_list *list, const uint32_t *datum, int tile,
+	   enum k3_mode mode)
 {
 	k3i_list_one(b, list, tile >= 0 ? (int32_t)datum[tile] : K3_NO_DATUM, mode);
 }
@@ -52,10 +54,12 @@ proj_fwd(struct k3i_walk *w, int l, size_t i)
 {
 	struct k3_builder *b = w->b;
 	struct k3i_layer_data *ld = &w->layer[l];
-	size_t t = k3i_rows(w, i), d = w->c->width, h = w->c->kda_heads, k = w->c->kda_dim, p = h * k;
+	size_t t = k3i_rows(w, i), d = w->c->width, h = w->c->kda_heads, k = w->c->kda_dim,
+	       p = h * k;
 
 	ld->qkvr[i] = k3i_act(w, "qkvr", l, i, -1, 3 * p);
-	struct k3_kda_proj_args *a = k3i_task(b, K3_OP_KDA_PROJ_FWD, l, k3i_tile_no(w, i), -1, sizeof(*a));
+	struct k3_kda_proj_args *a =
+		k3i_task(b, K3_OP_KDA_PROJ_FWD, l, k3i_tile_no(w, i), -1, sizeof(*a));
 	a->t = t;
 	a->d = d;
 	a->p = p;
@@ -70,8 +74,10 @@ proj_fwd(struct k3i_walk *w, int l, size_t i)
 	ld->f[i] = k3i_act(w, "f", l, i, -1, p);
 	ld->br[i] = k3i_act(w, "br", l, i, -1, h);
 	ld->gg[i] = k3i_act(w, "gg", l, i, -1, p);
-	struct k3_kda_gate_args *g = k3i_task(b, K3_OP_KDA_GATE_FWD, l, k3i_tile_no(w, i), -1, sizeof(*g));
-	*g = (struct k3_kda_gate_args){ .t = t, .d = d, .p = p, .h = h, .k = k, .group_heads = w->kda_heads_each };
+	struct k3_kda_gate_args *g =
+		k3i_task(b, K3_OP_KDA_GATE_FWD, l, k3i_tile_no(w, i), -1, sizeof(*g));
+	*g = (struct k3_kda_gate_args){
+		.t = t, .d = d, .p = p, .h = h, .k = k, .group_heads = w->kda_heads_each};
 	k3i_use(b, ld->fa[i], K3_W);
 	k3i_use(b, ld->f[i], K3_W);
 	k3i_use(b, ld->br[i], K3_W);
@@ -94,7 +100,8 @@ conv_fwd(struct k3i_walk *w, int l, size_t i)
 
 	ld->qkv[i] = k3i_act(w, "qkv", l, i, -1, 3 * p);
 	ld->rstd[i] = k3i_saved(w, "rstd", l, i, -1, 2 * h);
-	struct k3_kda_conv_args *a = k3i_task(b, K3_OP_KDA_CONV_FWD, l, k3i_tile_no(w, i), -1, sizeof(*a));
+	struct k3_kda_conv_args *a =
+		k3i_task(b, K3_OP_KDA_CONV_FWD, l, k3i_tile_no(w, i), -1, sizeof(*a));
 	conv_args(w, a, tile->rows);
 	k3i_use(b, ld->qkv[i], K3_W);
 	k3i_use(b, ld->rstd[i], K3_W);
@@ -140,7 +147,8 @@ chunk_fwd(struct k3i_walk *w, int l, size_t i, uint32_t g)
 	int prev = k3i_neighbour(w, tile->prev), next = k3i_neighbour(w, tile->next);
 
 	ld->o[at] = k3i_act(w, "o", l, i, (int)g, hg * k);
-	struct k3_kda_chunk_args *a = k3i_task(b, K3_OP_KDA_CHUNK_FWD, l, k3i_tile_no(w, i), (int)g, sizeof(*a));
+	struct k3_kda_chunk_args *a =
+		k3i_task(b, K3_OP_KDA_CHUNK_FWD, l, k3i_tile_no(w, i), (int)g, sizeof(*a));
 	chunk_args(w, a, tile->rows, g);
 	k3i_use(b, ld->o[at], K3_W);
 	k3i_use(b, ld->qkv[i], K3_R);
@@ -149,9 +157,12 @@ chunk_fwd(struct k3i_walk *w, int l, size_t i, uint32_t g)
 	k3i_use(b, w->layout[i], K3_R);
 	k3i_work(b, k3_kda_chunk_fwd_work_floats(w->nominal, hg, k, k));
 	touch_neighbours(w, ld->state, i, w->kda_groups, g);
-	k3i_list_one(b, &a->s_in, prev >= 0 ? (int32_t)ld->state[(size_t)prev * w->kda_groups + g] : K3_NO_DATUM, K3_R);
+	k3i_list_one(b, &a->s_in,
+		     prev >= 0 ? (int32_t)ld->state[(size_t)prev * w->kda_groups + g] : K3_NO_DATUM,
+		     K3_R);
 	/* across ranks the state goes another way, see cp.c */
-	k3i_list_one(b, &a->s_out, next >= 0 && next < (int)w->n ? (int32_t)ld->state[at] : K3_NO_DATUM, K3_W);
+	k3i_list_one(b, &a->s_out,
+		     next >= 0 && next < (int)w->n ? (int32_t)ld->state[at] : K3_NO_DATUM, K3_W);
 	k3i_weight(b, &a->a_log, K3_P_KDA_ALOG, l);
 	k3i_weight(b, &a->dt_bias, K3_P_KDA_DT, l);
 	k3i_task_end(b, chunk_flops(w, tile->rows, g), 0);
@@ -176,7 +187,8 @@ out_fwd(struct k3i_walk *w, int l, size_t i, bool opens)
 	struct k3i_layer_data *ld = &w->layer[l];
 	size_t t = k3i_rows(w, i), p = (size_t)w->c->kda_heads * w->c->kda_dim;
 
-	struct k3_kda_out_args *a = k3i_task(b, K3_OP_KDA_OUT_FWD, l, k3i_tile_no(w, i), -1, sizeof(*a));
+	struct k3_kda_out_args *a =
+		k3i_task(b, K3_OP_KDA_OUT_FWD, l, k3i_tile_no(w, i), -1, sizeof(*a));
 	out_args(w, a, t);
 	k3i_use(b, ld->p_mid[i], K3_W);
 	k3i_use(b, ld->gg[i], K3_R);
@@ -196,8 +208,9 @@ halo_data(struct k3i_walk *w, int layer, const char *what)
 	uint32_t *d = k3i_array(w, w->n + 1);
 
 	for (size_t i = 0; i <= w->n && w->b->status == K3_OK; i++)
-		d[i] = k3i_data(w->b, what, K3_DATA_ACT, K3_F32, layer, i < w->n ? k3i_tile_no(w, i) : -1, -1, rows, rows,
-		                3 * (size_t)w->c->kda_heads * w->c->kda_dim);
+		d[i] = k3i_data(w->b, what, K3_DATA_ACT, K3_F32, layer,
+				i < w->n ? k3i_tile_no(w, i) : -1, -1, rows, rows,
+				3 * (size_t)w->c->kda_heads * w->c->kda_dim);
 	return d;
 }
 
@@ -211,8 +224,9 @@ state_data(struct k3i_walk *w, int layer, const char *what)
 	for (size_t i = 0; i <= w->n; i++)
 		for (uint32_t g = 0; g < w->kda_groups && w->b->status == K3_OK; g++) {
 			size_t hg = group_heads(w, g);
-			d[i * w->kda_groups + g] = k3i_data(w->b, what, K3_DATA_ACT, K3_F32, layer, i < w->n ? k3i_tile_no(w, i) : -1,
-			                                    (int)g, hg, hg, k * k);
+			d[i * w->kda_groups + g] =
+				k3i_data(w->b, what, K3_DATA_ACT, K3_F32, layer,
+					 i < w->n ? k3i_tile_no(w, i) : -1, (int)g, hg, hg, k * k);
 		}
 	return d;
 }
@@ -238,7 +252,9 @@ k3i_kda_fwd(struct k3i_walk *w, int layer, bool opens)
 	for (size_t i = 0; i < w->n; i++)
 		conv_fwd(w, layer, i);
 	k3i_halo_send(w, layer, ld->halo, false);
-	k3i_kda_cut_states(w, layer, &(struct k3i_kda_cut){ .qkv = ld->qkv, .f = ld->f, .br = ld->br, .state = ld->state });
+	k3i_kda_cut_states(w, layer,
+			   &(struct k3i_kda_cut){
+				   .qkv = ld->qkv, .f = ld->f, .br = ld->br, .state = ld->state});
 	for (size_t i = 0; i < w->n; i++)
 		for (uint32_t g = 0; g < w->kda_groups; g++)
 			chunk_fwd(w, layer, i, g);
@@ -256,13 +272,16 @@ out_bwd(struct k3i_walk *w, int l, size_t i, const uint32_t *dp, struct grads *g
 {
 	struct k3_builder *b = w->b;
 	struct k3i_layer_data *ld = &w->layer[l];
-	size_t t = k3i_rows(w, i), p = (size_t)w->c->kda_heads * w->c->kda_dim, at = i * w->kda_groups;
+	size_t t = k3i_rows(w, i), p = (size_t)w->c->kda_heads * w->c->kda_dim,
+	       at = i * w->kda_groups;
 	double flops = 2.0 * (double)t * (double)(p * w->c->width);
 
 	gr->dgg[i] = k3i_act(w, "dgg", l, i, -1, p);
 	for (uint32_t g = 0; g < w->kda_groups; g++)
-		gr->dout[at + g] = k3i_act(w, "do", l, i, (int)g, group_heads(w, g) * w->c->kda_dim);
-	struct k3_kda_out_args *a = k3i_task(b, K3_OP_KDA_OUT_BWD_DX, l, k3i_tile_no(w, i), -1, sizeof(*a));
+		gr->dout[at + g] =
+			k3i_act(w, "do", l, i, (int)g, group_heads(w, g) * w->c->kda_dim);
+	struct k3_kda_out_args *a =
+		k3i_task(b, K3_OP_KDA_OUT_BWD_DX, l, k3i_tile_no(w, i), -1, sizeof(*a));
 	out_args(w, a, t);
 	k3i_use(b, gr->dgg[i], K3_W);
 	k3i_use(b, dp[i], K3_R);
@@ -275,7 +294,8 @@ out_bwd(struct k3i_walk *w, int l, size_t i, const uint32_t *dp, struct grads *g
 	k3i_weight(b, &a->wo, K3_P_KDA_O, l);
 	k3i_task_end(b, flops, 0);
 
-	struct k3_kda_out_args *dw = k3i_task(b, K3_OP_KDA_OUT_BWD_DW, l, k3i_tile_no(w, i), -1, sizeof(*dw));
+	struct k3_kda_out_args *dw =
+		k3i_task(b, K3_OP_KDA_OUT_BWD_DW, l, k3i_tile_no(w, i), -1, sizeof(*dw));
 	out_args(w, dw, t);
 	k3i_use(b, dp[i], K3_R);
 	k3i_use(b, ld->gg[i], K3_R);
@@ -298,8 +318,10 @@ chunk_bwd(struct k3i_walk *w, int l, size_t i, uint32_t g, struct grads *gr)
 	gr->dqkv[at] = k3i_act(w, "dqkv", l, i, (int)g, 3 * hg * k);
 	gr->df[at] = k3i_act(w, "df", l, i, (int)g, hg * k);
 	gr->dbr[at] = k3i_act(w, "dbr", l, i, (int)g, hg);
-	gr->dab[at] = k3i_data(b, "dab", K3_DATA_ACT, K3_F32, l, k3i_tile_no(w, i), (int)g, hg, hg, 1 + k);
-	struct k3_kda_chunk_args *a = k3i_task(b, K3_OP_KDA_CHUNK_BWD, l, k3i_tile_no(w, i), (int)g, sizeof(*a));
+	gr->dab[at] = k3i_data(b, "dab", K3_DATA_ACT, K3_F32, l, k3i_tile_no(w, i), (int)g, hg, hg,
+			       1 + k);
+	struct k3_kda_chunk_args *a =
+		k3i_task(b, K3_OP_KDA_CHUNK_BWD, l, k3i_tile_no(w, i), (int)g, sizeof(*a));
 	chunk_args(w, a, tile->rows, g);
 	k3i_use(b, gr->dqkv[at], K3_W);
 	k3i_use(b, gr->df[at], K3_W);
@@ -312,12 +334,17 @@ chunk_bwd(struct k3i_walk *w, int l, size_t i, uint32_t g, struct grads *gr)
 	k3i_use(b, w->layout[i], K3_R);
 	k3i_work(b, k3_kda_chunk_bwd_work_floats(w->nominal, hg, k, k));
 	touch_neighbours(w, ld->state, i, w->kda_groups, g);
-	/* dstate[i] is the gradient of the state that tile i hands on: written by the next tile of the document */
+	/* dstate[i] is the gradient of the state that tile i hands on: written by the next tile of
+	 * the document */
 	touch_neighbours(w, gr->dstate, i, w->kda_groups, g);
-	k3i_list_one(b, &a->s_in, prev >= 0 ? (int32_t)ld->state[(size_t)prev * w->kda_groups + g] : K3_NO_DATUM, K3_R);
+	k3i_list_one(b, &a->s_in,
+		     prev >= 0 ? (int32_t)ld->state[(size_t)prev * w->kda_groups + g] : K3_NO_DATUM,
+		     K3_R);
 	k3i_list_one(b, &a->ds_out, next >= 0 ? (int32_t)gr->dstate[at] : K3_NO_DATUM, K3_R);
 	bool own_prev = prev >= 0 && prev < (int)w->n;
-	k3i_list_one(b, &a->ds_in, own_prev ? (int32_t)gr->dstate[(size_t)prev * w->kda_groups + g] : K3_NO_DATUM, K3_W);
+	k3i_list_one(b, &a->ds_in,
+		     own_prev ? (int32_t)gr->dstate[(size_t)prev * w->kda_groups + g] : K3_NO_DATUM,
+		     K3_W);
 	k3i_weight(b, &a->a_log, K3_P_KDA_ALOG, l);
 	k3i_weight(b, &a->dt_bias, K3_P_KDA_DT, l);
 	k3i_task_end(b, 2.5 * chunk_flops(w, tile->rows, g), 0);
@@ -333,7 +360,8 @@ conv_bwd(struct k3i_walk *w, int l, size_t i, struct grads *gr)
 	int prev = k3i_neighbour(w, tile->prev), next = k3i_neighbour(w, tile->next);
 
 	gr->dqkvr[i] = k3i_act(w, "dqkvr", l, i, -1, 3 * p);
-	struct k3_kda_conv_args *a = k3i_task(b, K3_OP_KDA_CONV_BWD, l, k3i_tile_no(w, i), -1, sizeof(*a));
+	struct k3_kda_conv_args *a =
+		k3i_task(b, K3_OP_KDA_CONV_BWD, l, k3i_tile_no(w, i), -1, sizeof(*a));
 	conv_args(w, a, tile->rows);
 	k3i_use(b, gr->dqkvr[i], K3_W);
 	k3i_use(b, ld->qkv[i], K3_R);
@@ -360,11 +388,13 @@ proj_bwd(struct k3i_walk *w, int l, size_t i, struct grads *gr, uint32_t *dx)
 {
 	struct k3_builder *b = w->b;
 	struct k3i_layer_data *ld = &w->layer[l];
-	size_t t = k3i_rows(w, i), d = w->c->width, h = w->c->kda_heads, k = w->c->kda_dim, p = h * k;
+	size_t t = k3i_rows(w, i), d = w->c->width, h = w->c->kda_heads, k = w->c->kda_dim,
+	       p = h * k;
 	double flops = 6.0 * (double)t * (double)(d * p);
 
 	dx[i] = k3i_act(w, "dattn_in", l, i, -1, d);
-	struct k3_kda_proj_args *a = k3i_task(b, K3_OP_KDA_PROJ_BWD_DX, l, k3i_tile_no(w, i), -1, sizeof(*a));
+	struct k3_kda_proj_args *a =
+		k3i_task(b, K3_OP_KDA_PROJ_BWD_DX, l, k3i_tile_no(w, i), -1, sizeof(*a));
 	a->t = t;
 	a->d = d;
 	a->p = p;
@@ -375,7 +405,8 @@ proj_bwd(struct k3i_walk *w, int l, size_t i, struct grads *gr, uint32_t *dx)
 	k3i_weight(b, &a->wv, K3_P_KDA_V, l);
 	k3i_task_end(b, flops, 0);
 
-	struct k3_kda_proj_args *dw = k3i_task(b, K3_OP_KDA_PROJ_BWD_DW, l, k3i_tile_no(w, i), -1, sizeof(*dw));
+	struct k3_kda_proj_args *dw =
+		k3i_task(b, K3_OP_KDA_PROJ_BWD_DW, l, k3i_tile_no(w, i), -1, sizeof(*dw));
 	dw->t = t;
 	dw->d = d;
 	dw->p = p;
@@ -392,12 +423,15 @@ gate_bwd(struct k3i_walk *w, int l, size_t i, struct grads *gr, uint32_t *dx)
 {
 	struct k3_builder *b = w->b;
 	struct k3i_layer_data *ld = &w->layer[l];
-	size_t t = k3i_rows(w, i), d = w->c->width, h = w->c->kda_heads, k = w->c->kda_dim, p = h * k, at = i * w->kda_groups;
+	size_t t = k3i_rows(w, i), d = w->c->width, h = w->c->kda_heads, k = w->c->kda_dim,
+	       p = h * k, at = i * w->kda_groups;
 	double flops = 2.0 * (double)t * (double)(d * k + k * p + d * h + d * p);
-	struct k3_kda_gate_args base = { .t = t, .d = d, .p = p, .h = h, .k = k, .group_heads = w->kda_heads_each };
+	struct k3_kda_gate_args base = {
+		.t = t, .d = d, .p = p, .h = h, .k = k, .group_heads = w->kda_heads_each};
 
 	gr->dfa[i] = k3i_act(w, "dfa", l, i, -1, k);
-	struct k3_kda_gate_args *a = k3i_task(b, K3_OP_KDA_GATE_BWD_DX, l, k3i_tile_no(w, i), -1, sizeof(*a));
+	struct k3_kda_gate_args *a =
+		k3i_task(b, K3_OP_KDA_GATE_BWD_DX, l, k3i_tile_no(w, i), -1, sizeof(*a));
 	*a = base;
 	k3i_use(b, dx[i], K3_RW);
 	k3i_use(b, gr->dfa[i], K3_W);
@@ -410,7 +444,8 @@ gate_bwd(struct k3i_walk *w, int l, size_t i, struct grads *gr, uint32_t *dx)
 	k3i_weight(b, &a->wg, K3_P_KDA_G, l);
 	k3i_task_end(b, flops, 0);
 
-	struct k3_kda_gate_args *dw = k3i_task(b, K3_OP_KDA_GATE_BWD_DW, l, k3i_tile_no(w, i), -1, sizeof(*dw));
+	struct k3_kda_gate_args *dw =
+		k3i_task(b, K3_OP_KDA_GATE_BWD_DW, l, k3i_tile_no(w, i), -1, sizeof(*dw));
 	*dw = base;
 	k3i_use(b, gr->dfa[i], K3_R);
 	k3i_use(b, gr->dgg[i], K3_R);
@@ -434,17 +469,29 @@ k3i_kda_bwd(struct k3i_walk *w, int layer, const uint32_t *dp, uint32_t *dx)
 	struct k3i_layer_data *ld = &w->layer[layer];
 	size_t n = w->n, ng = w->n * w->kda_groups;
 	struct grads gr = {
-		.dgg = k3i_array(w, n), .dout = k3i_array(w, ng), .dqkv = k3i_array(w, ng), .df = k3i_array(w, ng),
-		.dbr = k3i_array(w, ng), .dab = k3i_array(w, ng), .dqkvr = k3i_array(w, n), .dfa = k3i_array(w, n),
-		.dstate = state_data(w, layer, "dstate"), .dhalo = halo_data(w, layer, "dhalo"),
+		.dgg = k3i_array(w, n),
+		.dout = k3i_array(w, ng),
+		.dqkv = k3i_array(w, ng),
+		.df = k3i_array(w, ng),
+		.dbr = k3i_array(w, ng),
+		.dab = k3i_array(w, ng),
+		.dqkvr = k3i_array(w, n),
+		.dfa = k3i_array(w, n),
+		.dstate = state_data(w, layer, "dstate"),
+		.dhalo = halo_data(w, layer, "dhalo"),
 	};
 
 	if (w->b->status != K3_OK)
 		return;
 	for (size_t i = n; i-- > 0;)
 		out_bwd(w, layer, i, dp, &gr);
-	k3i_kda_cut_states(w, layer, &(struct k3i_kda_cut){ .qkv = ld->qkv, .f = ld->f, .br = ld->br, .dout = gr.dout,
-	                                                    .state = gr.dstate, .backward = true });
+	k3i_kda_cut_states(w, layer,
+			   &(struct k3i_kda_cut){.qkv = ld->qkv,
+						 .f = ld->f,
+						 .br = ld->br,
+						 .dout = gr.dout,
+						 .state = gr.dstate,
+						 .backward = true});
 	for (size_t i = n; i-- > 0;)
 		for (uint32_t g = 0; g < w->kda_groups; g++)
 			chunk_bwd(w, layer, i, g, &gr);

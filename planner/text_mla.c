@@ -1,6 +1,7 @@
-/* Gated MLA layers in the plan (model.md 4).  A query tile attends to ranges of at most key_tiles key tiles, those of its own rank
- * first, then, under context parallelism, those of one earlier rank after the other, as they arrive.  Ranges and pairs without a
- * common document are not planned, but keep their position.  The diagonal is always planned, so every output is written. */
+/* Gated MLA layers in the plan (model.md 4).  A query tile attends to ranges of at most key_tiles
+ * key tiles, those of its own rank first, then, under context parallelism, those of one earlier
+ * rank after the other, as they arrive.  Ranges and pairs without a common document are not
+ * planned, but keep their position.  The diagonal is always planned, so every output is written. */
 #include "../common/status.h"
 #include "text.h"
 
@@ -42,7 +43,8 @@ static double
 pair_flops(const struct k3i_walk *w, size_t i, size_t j, uint32_t g)
 {
 	double width = (double)(w->c->nope_dim + w->c->rope_dim + w->c->v_dim);
-	double pairs = (double)k3i_rows(w, i) * (double)k3i_key_tile(w, j)->rows * (k3i_key(w, i) == j ? 0.5 : 1.0);
+	double pairs = (double)k3i_rows(w, i) * (double)k3i_key_tile(w, j)->rows *
+		       (k3i_key(w, i) == j ? 0.5 : 1.0);
 
 	return 2.0 * pairs * width * group_heads(w, g);
 }
@@ -52,16 +54,24 @@ proj_args(const struct k3i_walk *w, struct k3_mla_proj_args *a, size_t t)
 {
 	const struct k3_config *c = w->c;
 
-	*a = (struct k3_mla_proj_args){ .t = t, .d = c->width, .h = c->heads, .kq = c->nope_dim + c->rope_dim, .v = c->v_dim,
-		                        .rq = c->q_rank, .rkv = c->kv_rank, .rope = c->rope_dim, .eps = (float)c->mla_norm_eps,
-		                        .group_heads = w->mla_heads_each };
+	*a = (struct k3_mla_proj_args){.t = t,
+				       .d = c->width,
+				       .h = c->heads,
+				       .kq = c->nope_dim + c->rope_dim,
+				       .v = c->v_dim,
+				       .rq = c->q_rank,
+				       .rkv = c->kv_rank,
+				       .rope = c->rope_dim,
+				       .eps = (float)c->mla_norm_eps,
+				       .group_heads = w->mla_heads_each};
 }
 
 static double
 proj_flops(const struct k3_mla_proj_args *a)
 {
 	return 2.0 * (double)a->t *
-	       (double)(a->d * a->rq + a->rq * a->h * a->kq + a->d * (a->rkv + a->rope) + a->d * a->h * a->v);
+	       (double)(a->d * a->rq + a->rq * a->h * a->kq + a->d * (a->rkv + a->rope) +
+			a->d * a->h * a->v);
 }
 
 static void
@@ -97,8 +107,14 @@ expand_args(const struct k3i_walk *w, struct k3_mla_expand_args *a, size_t t)
 {
 	const struct k3_config *c = w->c;
 
-	*a = (struct k3_mla_expand_args){ .t = t, .h = c->heads, .nope = c->nope_dim, .rope = c->rope_dim, .v = c->v_dim,
-		                          .rkv = c->kv_rank, .eps = (float)c->mla_norm_eps, .group_heads = w->mla_heads_each };
+	*a = (struct k3_mla_expand_args){.t = t,
+					 .h = c->heads,
+					 .nope = c->nope_dim,
+					 .rope = c->rope_dim,
+					 .v = c->v_dim,
+					 .rkv = c->kv_rank,
+					 .eps = (float)c->mla_norm_eps,
+					 .group_heads = w->mla_heads_each};
 }
 
 static double
@@ -107,7 +123,8 @@ expand_flops(const struct k3_mla_expand_args *a)
 	return 2.0 * (double)a->t * (double)(a->rkv * a->h * (a->nope + a->v));
 }
 
-/* Keys and values of tile j, which may be another rank's; its position is taken even when no query needs it. */
+/* Keys and values of tile j, which may be another rank's; its position is taken even when no query
+ * needs it. */
 static void
 expand_fwd(struct k3i_walk *w, int l, size_t j)
 {
@@ -117,7 +134,8 @@ expand_fwd(struct k3i_walk *w, int l, size_t j)
 	size_t t = k3i_key_tile(w, j)->rows;
 
 	expand_args(w, &base, t);
-	ld->kv[j] = k3i_data(b, "kv", K3_DATA_ACT, K3_F32, l, (int)j, -1, t, w->nominal, base.h * (base.nope + base.v) + base.rope);
+	ld->kv[j] = k3i_data(b, "kv", K3_DATA_ACT, K3_F32, l, (int)j, -1, t, w->nominal,
+			     base.h * (base.nope + base.v) + base.rope);
 	if (!key_needed(w, j)) {
 		k3i_skip_work(b, w->nominal * base.rkv);
 		k3i_touch(b, ld->kv[j]);
@@ -141,9 +159,16 @@ attn_args(const struct k3i_walk *w, struct k3_mla_attn_args *a, size_t t, uint32
 {
 	const struct k3_config *c = w->c;
 
-	*a = (struct k3_mla_attn_args){ .t = t, .tk_max = w->nominal, .h = c->heads, .nope = c->nope_dim, .rope = c->rope_dim,
-		                        .v = c->v_dim, .h0 = group_first(w, g), .h1 = group_first(w, g) + group_heads(w, g),
-		                        .scale = 1.0f / __builtin_sqrtf((float)(c->nope_dim + c->rope_dim)) };
+	*a = (struct k3_mla_attn_args){
+		.t = t,
+		.tk_max = w->nominal,
+		.h = c->heads,
+		.nope = c->nope_dim,
+		.rope = c->rope_dim,
+		.v = c->v_dim,
+		.h0 = group_first(w, g),
+		.h1 = group_first(w, g) + group_heads(w, g),
+		.scale = 1.0f / __builtin_sqrtf((float)(c->nope_dim + c->rope_dim))};
 }
 
 /* Query tile i against the needed key tiles of j0 .. j1-1. */
@@ -158,7 +183,8 @@ attn_range(struct k3i_walk *w, int l, size_t i, size_t j0, size_t j1, uint32_t g
 	for (size_t j = j0; j < j1; j++)
 		n += pair_needed(w, i, j);
 	if (n == 0) {
-		k3i_skip_work(b, k3_mla_attn_fwd_work_floats(w->nominal, w->c->nope_dim, w->c->rope_dim, w->c->v_dim));
+		k3i_skip_work(b, k3_mla_attn_fwd_work_floats(w->nominal, w->c->nope_dim,
+							     w->c->rope_dim, w->c->v_dim));
 		for (size_t j = j0; j < j1; j++) {
 			k3i_touch(b, ld->kv[j]);
 			k3i_touch(b, w->key_layout[j]);
@@ -169,7 +195,8 @@ attn_range(struct k3i_walk *w, int l, size_t i, size_t j0, size_t j1, uint32_t g
 		k3i_touch(b, ld->lse[at]);
 		return;
 	}
-	struct k3_mla_attn_args *a = k3i_task(b, K3_OP_MLA_ATTN_FWD, l, k3i_tile_no(w, i), (int)g, sizeof(*a));
+	struct k3_mla_attn_args *a =
+		k3i_task(b, K3_OP_MLA_ATTN_FWD, l, k3i_tile_no(w, i), (int)g, sizeof(*a));
 	attn_args(w, a, k3i_rows(w, i), g);
 	a->first = !k3i_use_sum(b, ld->att[at]);
 	k3i_use_sum(b, ld->lse[at]);
@@ -193,7 +220,8 @@ attn_range(struct k3i_walk *w, int l, size_t i, size_t j0, size_t j1, uint32_t g
 	k3i_task_end(b, flops, 0);
 }
 
-/* Query tile i against key tiles j0 .. j1-1 in ranges; a piece that arrives together is never mixed with another. */
+/* Query tile i against key tiles j0 .. j1-1 in ranges; a piece that arrives together is never mixed
+ * with another. */
 static void
 attn_fwd(struct k3i_walk *w, int l, size_t i, size_t j0, size_t j1)
 {
@@ -214,7 +242,8 @@ attn_pieces(struct k3i_walk *w, int l)
 	for (size_t i = 0; i < w->n; i++)
 		for (uint32_t g = 0; g < w->mla_groups; g++) {
 			size_t at = i * w->mla_groups + g;
-			ld->att[at] = k3i_act(w, "att", l, i, (int)g, group_heads(w, g) * w->c->v_dim);
+			ld->att[at] =
+				k3i_act(w, "att", l, i, (int)g, group_heads(w, g) * w->c->v_dim);
 			ld->lse[at] = k3i_saved(w, "lse", l, i, (int)g, group_heads(w, g));
 		}
 	for (size_t i = 0; i < w->n; i++)
@@ -230,8 +259,11 @@ attn_pieces(struct k3i_walk *w, int l)
 static void
 out_args(const struct k3i_walk *w, struct k3_mla_out_args *a, size_t t)
 {
-	*a = (struct k3_mla_out_args){ .t = t, .d = w->c->width, .h = w->c->heads, .v = w->c->v_dim,
-		                       .group_heads = w->mla_heads_each };
+	*a = (struct k3_mla_out_args){.t = t,
+				      .d = w->c->width,
+				      .h = w->c->heads,
+				      .v = w->c->v_dim,
+				      .group_heads = w->mla_heads_each};
 }
 
 static void
@@ -241,7 +273,8 @@ out_fwd(struct k3i_walk *w, int l, size_t i, bool opens)
 	struct k3i_layer_data *ld = &w->layer[l];
 	size_t t = k3i_rows(w, i), hv = (size_t)w->c->heads * w->c->v_dim;
 
-	struct k3_mla_out_args *a = k3i_task(b, K3_OP_MLA_OUT_FWD, l, k3i_tile_no(w, i), -1, sizeof(*a));
+	struct k3_mla_out_args *a =
+		k3i_task(b, K3_OP_MLA_OUT_FWD, l, k3i_tile_no(w, i), -1, sizeof(*a));
 	out_args(w, a, t);
 	k3i_use(b, ld->p_mid[i], K3_W);
 	k3i_use(b, ld->zg[i], K3_R);
@@ -275,8 +308,9 @@ k3i_mla_fwd(struct k3i_walk *w, int layer, bool opens)
 }
 
 struct grads {
-	uint32_t *dzg, *da, *delta, *dq, *dkv, *dc, *dqa; /* dkv: [key * groups + g]; dc: [n_keys] */
-	bool *made;                                       /* [n_keys]: some query of this rank gives a gradient */
+	uint32_t *dzg, *da, *delta, *dq, *dkv, *dc,
+		*dqa; /* dkv: [key * groups + g]; dc: [n_keys] */
+	bool *made;   /* [n_keys]: some query of this rank gives a gradient */
 };
 
 static void
@@ -292,7 +326,8 @@ out_bwd(struct k3i_walk *w, int l, size_t i, const uint32_t *dp, struct grads *g
 		gr->da[at + g] = k3i_act(w, "da", l, i, (int)g, group_heads(w, g) * w->c->v_dim);
 		gr->delta[at + g] = k3i_act(w, "delta", l, i, (int)g, group_heads(w, g));
 	}
-	struct k3_mla_out_args *a = k3i_task(b, K3_OP_MLA_OUT_BWD_DX, l, k3i_tile_no(w, i), -1, sizeof(*a));
+	struct k3_mla_out_args *a =
+		k3i_task(b, K3_OP_MLA_OUT_BWD_DX, l, k3i_tile_no(w, i), -1, sizeof(*a));
 	out_args(w, a, t);
 	k3i_use(b, gr->dzg[i], K3_W);
 	k3i_use(b, dp[i], K3_R);
@@ -304,7 +339,8 @@ out_bwd(struct k3i_walk *w, int l, size_t i, const uint32_t *dp, struct grads *g
 	k3i_weight(b, &a->wo, K3_P_MLA_O, l);
 	k3i_task_end(b, flops, 0);
 
-	struct k3_mla_out_args *dw = k3i_task(b, K3_OP_MLA_OUT_BWD_DW, l, k3i_tile_no(w, i), -1, sizeof(*dw));
+	struct k3_mla_out_args *dw =
+		k3i_task(b, K3_OP_MLA_OUT_BWD_DW, l, k3i_tile_no(w, i), -1, sizeof(*dw));
 	out_args(w, dw, t);
 	k3i_use(b, dp[i], K3_R);
 	k3i_use(b, ld->zg[i], K3_R);
@@ -323,9 +359,11 @@ attn_pair_bwd(struct k3i_walk *w, int l, size_t i, size_t j, uint32_t g, struct 
 	size_t qi = i * w->mla_groups + g, kj = j * w->mla_groups + g;
 
 	if (!pair_needed(w, i, j)) {
-		k3i_skip_work(b, k3_mla_attn_bwd_work_floats(w->nominal, w->c->nope_dim, w->c->rope_dim, w->c->v_dim));
+		k3i_skip_work(b, k3_mla_attn_bwd_work_floats(w->nominal, w->c->nope_dim,
+							     w->c->rope_dim, w->c->v_dim));
 	} else {
-		struct k3_mla_attn_args *a = k3i_task(b, K3_OP_MLA_ATTN_BWD, l, k3i_tile_no(w, i), (int)g, sizeof(*a));
+		struct k3_mla_attn_args *a =
+			k3i_task(b, K3_OP_MLA_ATTN_BWD, l, k3i_tile_no(w, i), (int)g, sizeof(*a));
 		attn_args(w, a, k3i_rows(w, i), g);
 		a->init_dq = !k3i_use_sum(b, gr->dq[qi]);
 		a->init_dkv = !k3i_use_sum(b, gr->dkv[kj]);
@@ -339,8 +377,9 @@ attn_pair_bwd(struct k3i_walk *w, int l, size_t i, size_t j, uint32_t g, struct 
 		k3i_work(b, k3_mla_attn_bwd_work_floats(w->nominal, a->nope, a->rope, a->v));
 		k3i_task_end(b, 2.5 * pair_flops(w, i, j, g), 0);
 	}
-	const uint32_t operand[] = { gr->dq[qi], gr->dkv[kj], ld->q[i], ld->kv[j], gr->da[qi], ld->lse[qi], gr->delta[qi],
-		                     w->layout[i], w->key_layout[j] };
+	const uint32_t operand[] = {gr->dq[qi],	   gr->dkv[kj],	 ld->q[i],
+				    ld->kv[j],	   gr->da[qi],	 ld->lse[qi],
+				    gr->delta[qi], w->layout[i], w->key_layout[j]};
 	for (size_t n = 0; n < sizeof(operand) / sizeof(operand[0]); n++)
 		k3i_touch(b, operand[n]);
 }
@@ -372,7 +411,8 @@ expand_bwd(struct k3i_walk *w, int l, size_t j, struct grads *gr)
 	struct k3_mla_expand_args *a, base;
 
 	expand_args(w, &base, k3i_key_tile(w, j)->rows);
-	gr->dc[j] = k3i_data(b, "dc", K3_DATA_ACT, K3_F32, l, (int)j, -1, base.t, w->nominal, base.rkv + base.rope);
+	gr->dc[j] = k3i_data(b, "dc", K3_DATA_ACT, K3_F32, l, (int)j, -1, base.t, w->nominal,
+			     base.rkv + base.rope);
 	gr->made[j] = key_needed(w, j);
 	if (!gr->made[j]) {
 		skip_expand_bwd(w, l, j, gr);
@@ -389,7 +429,8 @@ expand_bwd(struct k3i_walk *w, int l, size_t j, struct grads *gr)
 	k3i_weight(b, &a->wkvb, K3_P_MLA_KVB, l);
 	k3i_task_end(b, expand_flops(&base), 0);
 
-	struct k3_mla_expand_args *dw = k3i_task(b, K3_OP_MLA_EXPAND_BWD_DW, l, (int)j, -1, sizeof(*dw));
+	struct k3_mla_expand_args *dw =
+		k3i_task(b, K3_OP_MLA_EXPAND_BWD_DW, l, (int)j, -1, sizeof(*dw));
 	*dw = base;
 	k3i_use(b, ld->c[j], K3_R);
 	k3i_work(b, w->nominal * base.rkv);
@@ -427,7 +468,8 @@ proj_bwd(struct k3i_walk *w, int l, size_t i, struct grads *gr, uint32_t *dx)
 	k3i_weight(b, &a->wgate, K3_P_MLA_GATE, l);
 	k3i_task_end(b, proj_flops(&base), 0);
 
-	struct k3_mla_proj_args *dw = k3i_task(b, K3_OP_MLA_PROJ_BWD_DW, l, k3i_tile_no(w, i), -1, sizeof(*dw));
+	struct k3_mla_proj_args *dw =
+		k3i_task(b, K3_OP_MLA_PROJ_BWD_DW, l, k3i_tile_no(w, i), -1, sizeof(*dw));
 	*dw = base;
 	k3i_use(b, gr->dqa[i], K3_R);
 	k3i_use(b, gr->dc[k3i_key(w, i)], K3_R);
@@ -449,8 +491,13 @@ k3i_mla_bwd(struct k3i_walk *w, int layer, const uint32_t *dp, uint32_t *dx)
 {
 	size_t n = w->n, ng = w->n * w->mla_groups, kq = w->c->nope_dim + w->c->rope_dim;
 	struct grads gr = {
-		.dzg = k3i_array(w, n), .da = k3i_array(w, ng), .delta = k3i_array(w, ng), .dq = k3i_array(w, ng),
-		.dkv = k3i_array(w, w->n_keys * w->mla_groups), .dc = k3i_array(w, w->n_keys), .dqa = k3i_array(w, n),
+		.dzg = k3i_array(w, n),
+		.da = k3i_array(w, ng),
+		.delta = k3i_array(w, ng),
+		.dq = k3i_array(w, ng),
+		.dkv = k3i_array(w, w->n_keys * w->mla_groups),
+		.dc = k3i_array(w, w->n_keys),
+		.dqa = k3i_array(w, n),
 		.made = k3i_arena_alloc(w->b->plan->arena, w->n_keys),
 	};
 
@@ -464,8 +511,9 @@ k3i_mla_bwd(struct k3i_walk *w, int layer, const uint32_t *dp, uint32_t *dx)
 			gr.dq[i * w->mla_groups + g] = k3i_act(w, "dq", layer, i, (int)g, hg * kq);
 		for (size_t j = 0; j < w->n_keys; j++)
 			gr.dkv[j * w->mla_groups + g] =
-				k3i_data(w->b, "dkv", K3_DATA_ACT, K3_F32, layer, (int)j, (int)g, k3i_key_tile(w, j)->rows, w->nominal,
-			                 hg * (w->c->nope_dim + w->c->v_dim) + w->c->rope_dim);
+				k3i_data(w->b, "dkv", K3_DATA_ACT, K3_F32, layer, (int)j, (int)g,
+					 k3i_key_tile(w, j)->rows, w->nominal,
+					 hg * (w->c->nope_dim + w->c->v_dim) + w->c->rope_dim);
 	}
 	for (size_t i = n; i-- > 0;)
 		out_bwd(w, layer, i, dp, &gr);

@@ -1,12 +1,13 @@
 /* Checkpoints: a folder per saved step.
  *
- *   model.safetensors (or shards with an index)  weights under the checkpoint names, fp32, router biases included
- *   config.json                                  the model, Hugging Face layout
+ *   model.safetensors (or shards with an index)  weights under the checkpoint names, fp32, router
+ * biases included config.json                                  the model, Hugging Face layout
  *   optimizer.safetensors (or shards)            <key> fp32 master, <key>.exp_avg, <key>.exp_avg_sq
- *   run.json                                     whatever the program needs to go on (see drivers/run_state.h)
- *   COMPLETE                                     marker, written last
+ *   run.json                                     whatever the program needs to go on (see
+ * drivers/run_state.h) COMPLETE                                     marker, written last
  *
- * A folder is written under a temporary name, made durable and renamed; it counts only once the marker is there.
+ * A folder is written under a temporary name, made durable and renamed; it counts only once the
+ * marker is there.
  */
 #ifndef K3_TASKS_CHECKPOINT_H
 #define K3_TASKS_CHECKPOINT_H
@@ -18,29 +19,33 @@
 #define K3_CHECKPOINT_MARKER "COMPLETE"
 
 /**
- * Writes dir/step-000010 (step = 10). No task may be in flight. What an earlier, broken save left under that name is replaced;
- * a complete checkpoint of the same step is replaced as well.
+ * Writes dir/step-000010 (step = 10). No task may be in flight. What an earlier, broken save left
+ * under that name is replaced; a complete checkpoint of the same step is replaced as well.
  * @param run_json    text of run.json
  * @param shard_bytes most bytes of a file; 0: 5 GiB
  * @return K3_OK, K3_EIO (logged), K3_ENOMEM
  */
-int k3_checkpoint_save(struct k3_store *store, const char *dir, uint64_t step, const char *run_json, uint64_t shard_bytes);
+int k3_checkpoint_save(struct k3_store *store, const char *dir, uint64_t step, const char *run_json,
+		       uint64_t shard_bytes);
 
 /**
- * The newest complete checkpoint: path itself if it is one, else the highest step-... below it that is complete.
+ * The newest complete checkpoint: path itself if it is one, else the highest step-... below it that
+ * is complete.
  * @param found  malloc'ed path
  * @return K3_OK, K3_ENOENT (logged with what is missing)
  */
 int k3_checkpoint_find(char **found, const char *path);
 
 /**
- * Reads weights and router biases into the store. Every element of every parameter is read exactly once; missing keys, keys of the
- * language model without a place, and wrong shapes are listed (the first ten of each).
+ * Reads weights and router biases into the store. Every element of every parameter is read exactly
+ * once; missing keys, keys of the language model without a place, and wrong shapes are listed (the
+ * first ten of each).
  * @return K3_OK, K3_EFORMAT (logged), K3_ENOMEM
  */
 int k3_checkpoint_load_params(struct k3_store *store, const struct k3_st *st);
 
-/** Reads masters and moments from optimizer.safetensors of a checkpoint; every element exactly once. */
+/** Reads masters and moments from optimizer.safetensors of a checkpoint; every element exactly
+ * once. */
 int k3_checkpoint_load_optimizer(struct k3_store *store, const char *path);
 
 #endif

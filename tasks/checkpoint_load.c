@@ -1,4 +1,5 @@
-/* Reading weights into handles: every element of every parameter exactly once, or an error that names the keys. */
+/* Reading weights into handles: every element of every parameter exactly once, or an error that
+ * names the keys. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,23 +29,26 @@ shape_text(char *text, size_t bytes, uint32_t n, const uint64_t *dims)
 	size_t at = (size_t)snprintf(text, bytes, "[");
 
 	for (uint32_t i = 0; i < n && at < bytes; i++)
-		at += (size_t)snprintf(text + at, bytes - at, "%s%llu", i ? ", " : "", (unsigned long long)dims[i]);
+		at += (size_t)snprintf(text + at, bytes - at, "%s%llu", i ? ", " : "",
+				       (unsigned long long)dims[i]);
 	if (at < bytes)
 		snprintf(text + at, bytes - at, "]");
 }
 
-/* The tensor's shape is the expected one; A_log may come without its padding, a vector with a leading 1. */
+/* The tensor's shape is the expected one; A_log may come without its padding, a vector with a
+ * leading 1. */
 static bool
 shape_fits(const struct k3_st_tensor *got, const struct k3_ckpt_tensor *want)
 {
-	if (got->n_dims == want->n_dims && memcmp(got->dims, want->dims, got->n_dims * sizeof(uint64_t)) == 0)
+	if (got->n_dims == want->n_dims &&
+	    memcmp(got->dims, want->dims, got->n_dims * sizeof(uint64_t)) == 0)
 		return true;
 	return want->n_dims == 1 && got->n_dims == 1 && got->dims[0] == want->n_elems;
 }
 
 static const struct k3_st_tensor *
-find(const struct k3_st *st, const struct k3_ckpt_tensor *t, const char *suffix, struct complaints *missing,
-     struct complaints *shapes)
+find(const struct k3_st *st, const struct k3_ckpt_tensor *t, const char *suffix,
+     struct complaints *missing, struct complaints *shapes)
 {
 	char name[200], got[128], want[128], detail[300];
 
@@ -68,7 +72,7 @@ find(const struct k3_st *st, const struct k3_ckpt_tensor *t, const char *suffix,
 static int
 check_keys(const struct k3_params *ps, const struct k3_st *st, const char *suffix, bool buffers)
 {
-	struct complaints missing = { 0, "missing key" }, shapes = { 0, "wrong shape" };
+	struct complaints missing = {0, "missing key"}, shapes = {0, "wrong shape"};
 	struct k3_ckpt_tensor t;
 
 	for (size_t i = 0; i < k3_params_n_tensors(ps); i++) {
@@ -84,7 +88,8 @@ check_keys(const struct k3_params *ps, const struct k3_st *st, const char *suffi
 
 /* One row block of a parameter from the tensors it overlaps. */
 static int
-load_block(struct k3_store *store, const struct k3_st *st, size_t param, size_t block, uint32_t kind, const char *suffix)
+load_block(struct k3_store *store, const struct k3_st *st, size_t param, size_t block,
+	   uint32_t kind, const char *suffix)
 {
 	const struct k3_model *m = k3_store_model(store);
 	const struct k3_params *ps = &m->params;
@@ -100,12 +105,14 @@ load_block(struct k3_store *store, const struct k3_st *st, size_t param, size_t 
 		char name[200];
 		k3_params_tensor(ps, i, &t);
 		size_t lo = t.row0 > d->row0 ? t.row0 : d->row0;
-		size_t hi = t.row0 + t.rows < d->row0 + d->rows ? t.row0 + t.rows : d->row0 + d->rows;
+		size_t hi =
+			t.row0 + t.rows < d->row0 + d->rows ? t.row0 + t.rows : d->row0 + d->rows;
 		if (t.kind != K3_CKPT_PARAM || lo >= hi)
 			continue;
 		snprintf(name, sizeof(name), "%s%s", t.name, suffix);
 		K3_TRY(k3_st_read_f32(k3_st_find(st, name), (uint64_t)(lo - t.row0) * d->row_elems,
-		                      (uint64_t)(hi - lo) * d->row_elems, data + (lo - d->row0) * d->row_elems));
+				      (uint64_t)(hi - lo) * d->row_elems,
+				      data + (lo - d->row0) * d->row_elems));
 		filled += hi - lo;
 	}
 	K3_ASSERT(filled == d->rows);
@@ -154,13 +161,14 @@ by_text(const void *a, const void *b)
 	return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* Keys of the language model that no part of this model takes; others (vision, inverse frequencies) are passed over. */
+/* Keys of the language model that no part of this model takes; others (vision, inverse frequencies)
+ * are passed over. */
 static int
 check_unknown(const struct k3_params *ps, const struct k3_st *st)
 {
 	size_t n = k3_params_n_tensors(ps), passed = 0;
 	char **known = calloc(n, sizeof(*known));
-	struct complaints unknown = { 0, "unknown key" };
+	struct complaints unknown = {0, "unknown key"};
 	struct k3_ckpt_tensor t;
 	int ret = known ? K3_OK : K3_ENOMEM;
 
@@ -175,14 +183,17 @@ check_unknown(const struct k3_params *ps, const struct k3_st *st)
 	for (size_t i = 0; i < k3_st_count(st); i++) {
 		const char *name = k3_st_at(st, i)->name;
 		if (strncmp(name, "language_model.", 15) != 0) {
-			passed += strncmp(name, "vision_tower.", 13) == 0 || strncmp(name, "mm_projector.", 13) == 0;
+			passed += strncmp(name, "vision_tower.", 13) == 0 ||
+				  strncmp(name, "mm_projector.", 13) == 0;
 			continue;
 		}
-		if (!strstr(name, "rotary_emb.inv_freq") && !bsearch(&name, known, n, sizeof(*known), by_text))
+		if (!strstr(name, "rotary_emb.inv_freq") &&
+		    !bsearch(&name, known, n, sizeof(*known), by_text))
 			complain(&unknown, name, "");
 	}
 	if (passed > 0)
-		k3_info("tasks", "%zu tensors of the vision tower are not used by this text model", passed);
+		k3_info("tasks", "%zu tensors of the vision tower are not used by this text model",
+			passed);
 	if (unknown.n > 0) {
 		k3_error("tasks", "%zu keys have no place in the model", unknown.n);
 		ret = K3_EFORMAT;

@@ -1,5 +1,6 @@
-/* Writing checkpoints.  The trap: a parameter is cut in row blocks and an expert's tensor is a part of a stack, so a tensor is
- * put together from the blocks it overlaps; one block is in memory at a time. */
+/* Writing checkpoints.  The trap: a parameter is cut in row blocks and an expert's tensor is a part
+ * of a stack, so a tensor is put together from the blocks it overlaps; one block is in memory at a
+ * time. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -50,7 +51,8 @@ put_fill(struct k3_st_writer *w, const char *name, uint64_t first, uint64_t n, f
 
 /* Rows of one block that belong to the tensor. */
 static int
-put_block(struct k3_st_writer *w, const struct k3_ckpt_tensor *t, const char *suffix, const struct k3_datum *d, const float *block)
+put_block(struct k3_st_writer *w, const struct k3_ckpt_tensor *t, const char *suffix,
+	  const struct k3_datum *d, const float *block)
 {
 	size_t lo = t->row0 > d->row0 ? t->row0 : d->row0;
 	size_t hi = t->row0 + t->rows < d->row0 + d->rows ? t->row0 + t->rows : d->row0 + d->rows;
@@ -59,13 +61,15 @@ put_block(struct k3_st_writer *w, const struct k3_ckpt_tensor *t, const char *su
 	if (lo >= hi)
 		return K3_OK;
 	snprintf(name, sizeof(name), "%s%s", t->name, suffix);
-	return k3_st_writer_put_f32(w, name, (uint64_t)(lo - t->row0) * d->row_elems, (uint64_t)(hi - lo) * d->row_elems,
-	                            block + (lo - d->row0) * d->row_elems);
+	return k3_st_writer_put_f32(w, name, (uint64_t)(lo - t->row0) * d->row_elems,
+				    (uint64_t)(hi - lo) * d->row_elems,
+				    block + (lo - d->row0) * d->row_elems);
 }
 
 /* All tensors of one parameter, block by block; kind 0 parameters, 2 and 3 moments. */
 static int
-put_param(struct k3_store *store, struct k3_st_writer *w, size_t param, uint32_t kind, const char *suffix)
+put_param(struct k3_store *store, struct k3_st_writer *w, size_t param, uint32_t kind,
+	  const char *suffix)
 {
 	const struct k3_model *m = k3_store_model(store);
 	const struct k3_params *ps = &m->params;
@@ -110,7 +114,8 @@ put_buffers(struct k3_store *store, struct k3_st_writer *w)
 	for (size_t i = 0; ret == K3_OK && i < k3_params_n_tensors(&m->params); i++) {
 		k3_params_tensor(&m->params, i, &t);
 		if (t.kind == K3_CKPT_ONES || t.kind == K3_CKPT_ZEROS)
-			K3_TRY(put_fill(w, t.name, 0, t.n_elems, t.kind == K3_CKPT_ONES ? 1.0f : 0.0f));
+			K3_TRY(put_fill(w, t.name, 0, t.n_elems,
+					t.kind == K3_CKPT_ONES ? 1.0f : 0.0f));
 		if (t.kind != K3_CKPT_BIAS)
 			continue;
 		K3_TRY(k3_store_datum_read(store, NULL, (uint32_t)m->bias[t.layer], bias));
@@ -148,7 +153,7 @@ out:
 static const struct {
 	const char *suffix;
 	uint32_t kind;
-} state_parts[] = { { "", 0 }, { ".exp_avg", 2 }, { ".exp_avg_sq", 3 } };
+} state_parts[] = {{"", 0}, {".exp_avg", 2}, {".exp_avg_sq", 3}};
 
 static int
 save_optimizer(struct k3_store *store, const char *dir, uint64_t shard_bytes)
@@ -184,14 +189,16 @@ write_text(const char *dir, const char *name, const char *text)
 }
 
 int
-k3_checkpoint_save(struct k3_store *store, const char *dir, uint64_t step, const char *run_json, uint64_t shard_bytes)
+k3_checkpoint_save(struct k3_store *store, const char *dir, uint64_t step, const char *run_json,
+		   uint64_t shard_bytes)
 {
 	char temporary[4096], final[4096];
 	char *config = k3_config_json(&k3_store_model(store)->config);
 	int ret = config ? K3_OK : K3_ENOMEM;
 
 	K3_TRY(ret);
-	snprintf(temporary, sizeof(temporary), "%s/.step-%06llu.partial", dir, (unsigned long long)step);
+	snprintf(temporary, sizeof(temporary), "%s/.step-%06llu.partial", dir,
+		 (unsigned long long)step);
 	snprintf(final, sizeof(final), "%s/step-%06llu", dir, (unsigned long long)step);
 	K3_TRY(k3_fs_mkdirs(dir));
 	K3_TRY(k3_fs_remove_tree(temporary));
@@ -255,8 +262,10 @@ k3_checkpoint_find(char **found, const char *path)
 	}
 	closedir(d);
 	if (!any) {
-		k3_error("tasks", "no complete checkpoint at %s: neither it nor a folder step-... below it holds the file %s", path,
-		         K3_CHECKPOINT_MARKER);
+		k3_error("tasks",
+			 "no complete checkpoint at %s: neither it nor a folder step-... below it "
+			 "holds the file %s",
+			 path, K3_CHECKPOINT_MARKER);
 		return K3_ENOENT;
 	}
 	return *found ? K3_OK : K3_ENOMEM;

@@ -1,15 +1,18 @@
-/* The codelets, made from the list of operations: unpack the buffers, call the kernel, nothing else.
+/* The codelets, made from the list of operations: unpack the buffers, call the kernel, nothing
+ * else.
  *
- * One wrapper serves all, since a plan's task carries everything that differs: arguments, modes, name, priority, flops.  The number of
- * buffers varies, so it comes with the task.  The trap: a cost model must not see raw row counts, or every document layout is a new,
- * uncalibrated size; its footprint is the operation and the flops in four steps per octave. */
+ * One wrapper serves all, since a plan's task carries everything that differs: arguments, modes,
+ * name, priority, flops.  The number of buffers varies, so it comes with the task.  The trap: a
+ * cost model must not see raw row counts, or every document layout is a new, uncalibrated size; its
+ * footprint is the operation and the flops in four steps per octave. */
 #include "codelets.h"
 
 #include <math.h>
 
 #include "colors.h"
 
-/* Pointers of a task's buffers; more than this many can't be, see K3_MAX_TASK_BUFFERS in submit.c. */
+/* Pointers of a task's buffers; more than this many can't be, see K3_MAX_TASK_BUFFERS in submit.c.
+ */
 static void
 pointers(void **out, void *const *buffers, uint32_t n)
 {
@@ -17,14 +20,14 @@ pointers(void **out, void *const *buffers, uint32_t n)
 		out[i] = (void *)STARPU_VECTOR_GET_PTR(buffers[i]);
 }
 
-#define X(id, name, family, args, kernel)                          \
-	static void run_##name(void *buffers[], void *cl_arg)      \
-	{                                                          \
-		const struct args *a = cl_arg;                     \
-		void *buf[a->n_buf + 1];                           \
-                                                                   \
-		pointers(buf, buffers, a->n_buf);                  \
-		kernel(buf, a);                                    \
+#define X(id, name, family, args, kernel)                                                          \
+	static void run_##name(void *buffers[], void *cl_arg)                                      \
+	{                                                                                          \
+		const struct args *a = cl_arg;                                                     \
+		void *buf[a->n_buf + 1];                                                           \
+                                                                                                   \
+		pointers(buf, buffers, a->n_buf);                                                  \
+		kernel(buf, a);                                                                    \
 	}
 K3_COMPUTE_OP_MAP(X)
 #undef X
@@ -58,21 +61,28 @@ footprint(struct starpu_task *task)
 	return (uint32_t)lround(4 * log2(flops)) * 2654435761u + 1;
 }
 
-#define X(id, op_name, family, args, kernel)                                                         \
-	static struct starpu_perfmodel model_##op_name = { .type = STARPU_HISTORY_BASED, .symbol = "k3_" #op_name, \
-		                                           .footprint = footprint };
+#define X(id, op_name, family, args, kernel)                                                       \
+	static struct starpu_perfmodel model_##op_name = {                                         \
+		.type = STARPU_HISTORY_BASED, .symbol = "k3_" #op_name, .footprint = footprint};
 K3_COMPUTE_OP_MAP(X)
 #undef X
 
 static struct starpu_codelet codelets[K3_N_OPS] = {
-#define X(id, op_name, family, args, kernel)                                                                                  \
-	[K3_OP_##id] = { .name = "k3_" #op_name, .where = STARPU_CPU, .cpu_funcs = { run_##op_name }, .cpu_funcs_name = { "k3_" #op_name }, \
-		         .nbuffers = STARPU_VARIABLE_NBUFFERS, .model = &model_##op_name },
+#define X(id, op_name, family, args, kernel)                                                       \
+	[K3_OP_##id] = {.name = "k3_" #op_name,                                                    \
+			.where = STARPU_CPU,                                                       \
+			.cpu_funcs = {run_##op_name},                                              \
+			.cpu_funcs_name = {"k3_" #op_name},                                        \
+			.nbuffers = STARPU_VARIABLE_NBUFFERS,                                      \
+			.model = &model_##op_name},
 	K3_COMPUTE_OP_MAP(X)
 #undef X
-#define X(id, op_name, family) \
-	[K3_OP_##id] = { .name = "k3_" #op_name, .where = STARPU_CPU, .cpu_funcs = { run_##op_name }, .nbuffers = STARPU_VARIABLE_NBUFFERS },
-	K3_IO_OP_MAP(X)
+#define X(id, op_name, family)                                                                     \
+	[K3_OP_##id] = {.name = "k3_" #op_name,                                                    \
+			.where = STARPU_CPU,                                                       \
+			.cpu_funcs = {run_##op_name},                                              \
+			.nbuffers = STARPU_VARIABLE_NBUFFERS},
+		K3_IO_OP_MAP(X)
 #undef X
 };
 

@@ -1,5 +1,6 @@
-/* Start-up and drain.  The trap: StarPU's buffers are aligned to 16 bytes unless told otherwise before it starts, and BLAS results
- * depend on alignment; a BLAS with threads of its own fights StarPU's workers. */
+/* Start-up and drain.  The trap: StarPU's buffers are aligned to 16 bytes unless told otherwise
+ * before it starts, and BLAS results depend on alignment; a BLAS with threads of its own fights
+ * StarPU's workers. */
 #include "runtime.h"
 
 #include <hwloc.h>
@@ -44,13 +45,17 @@ report_cores(const struct k3_runtime *r)
 {
 	unsigned cores = machine_cores();
 
-	k3_info("tasks", "StarPU %s, scheduler %s, %u CPU workers on %u cores", r->version, r->scheduler, r->workers, cores);
+	k3_info("tasks", "StarPU %s, scheduler %s, %u CPU workers on %u cores", r->version,
+		r->scheduler, r->workers, cores);
 	if (r->workers < cores && r->workers >= STARPU_MAXCPUS)
-		k3_warn("tasks", "this StarPU was built for at most %d CPU workers: contrib/build-starpu.sh builds one without that limit",
-		        STARPU_MAXCPUS);
+		k3_warn("tasks",
+			"this StarPU was built for at most %d CPU workers: contrib/build-starpu.sh "
+			"builds one without that limit",
+			STARPU_MAXCPUS);
 }
 
-/* Older OpenBLAS builds do not know newer processors and fall back to kernels that are many times slower. */
+/* Older OpenBLAS builds do not know newer processors and fall back to kernels that are many times
+ * slower. */
 static void
 report_blas(void)
 {
@@ -62,9 +67,13 @@ report_blas(void)
 	wide = __builtin_cpu_supports("avx2");
 #endif
 	k3_debug("tasks", "OpenBLAS uses its kernels for %s", core);
-	if (wide && (strcasecmp(core, "Prescott") == 0 || strcasecmp(core, "Core2") == 0 || strcasecmp(core, "Generic") == 0))
-		k3_warn("tasks", "this OpenBLAS does not know the processor and uses its slow kernels for %s: "
-		        "set OPENBLAS_CORETYPE=%s", core, __builtin_cpu_supports("avx512dq") ? "SkylakeX" : "Haswell");
+	if (wide && (strcasecmp(core, "Prescott") == 0 || strcasecmp(core, "Core2") == 0 ||
+		     strcasecmp(core, "Generic") == 0))
+		k3_warn("tasks",
+			"this OpenBLAS does not know the processor and uses its slow kernels for "
+			"%s: "
+			"set OPENBLAS_CORETYPE=%s",
+			core, __builtin_cpu_supports("avx512dq") ? "SkylakeX" : "Haswell");
 #endif
 }
 
@@ -82,7 +91,8 @@ k3_runtime_create(struct k3_runtime **runtime, const struct k3_runtime_options *
 	starpu_conf_init(&conf);
 	ret = starpu_init(&conf);
 	if (ret != 0) {
-		k3_error("tasks", "StarPU does not start: %s", ret == -ENODEV ? "no worker (is STARPU_NCPU 0?)" : "see its messages");
+		k3_error("tasks", "StarPU does not start: %s",
+			 ret == -ENODEV ? "no worker (is STARPU_NCPU 0?)" : "see its messages");
 		free(r);
 		return K3_ENODEV;
 	}
@@ -95,8 +105,9 @@ k3_runtime_create(struct k3_runtime **runtime, const struct k3_runtime_options *
 	r->window = options->window;
 	r->scheduler = starpu_sched_ctx_get_sched_policy(0)->policy_name;
 	if (r->workers == 0) {
-		k3_error("tasks", "StarPU has no CPU worker (STARPU_NCPU is %s): at least 1 is needed",
-		         getenv("STARPU_NCPU") ? getenv("STARPU_NCPU") : "not set");
+		k3_error("tasks",
+			 "StarPU has no CPU worker (STARPU_NCPU is %s): at least 1 is needed",
+			 getenv("STARPU_NCPU") ? getenv("STARPU_NCPU") : "not set");
 		starpu_shutdown();
 		free(r);
 		return K3_ENODEV;

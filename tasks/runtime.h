@@ -10,8 +10,9 @@ struct k3_runtime_options {
 };
 
 /**
- * Starts StarPU with its workers (STARPU_NCPU, STARPU_SCHED and the rest of its environment are the user's), one BLAS thread per
- * worker, buffers aligned to 256 bytes.  Logs version, scheduler and how many of the machine's cores are used, and why not all.
+ * Starts StarPU with its workers (STARPU_NCPU, STARPU_SCHED and the rest of its environment are the
+ * user's), one BLAS thread per worker, buffers aligned to 256 bytes.  Logs version, scheduler and
+ * how many of the machine's cores are used, and why not all.
  * @return K3_OK, K3_ENODEV (no worker; logged), K3_ENOMEM
  */
 int k3_runtime_create(struct k3_runtime **runtime, const struct k3_runtime_options *options);

@@ -1,5 +1,5 @@
-/* Handles by index: persistent data as in the model, slots by (class, ordinal).  The trap: a vector handle counts its elements in 32
- * bits, so an element is a whole row or, in slots, 256 bytes. */
+/* Handles by index: persistent data as in the model, slots by (class, ordinal).  The trap: a vector
+ * handle counts its elements in 32 bits, so an element is a whole row or, in slots, 256 bytes. */
 #include "store.h"
 
 #include <stdlib.h>
@@ -41,11 +41,13 @@ k3_store_create(struct k3_store **store, struct k3_runtime *runtime, const struc
 	for (size_t i = 0; i < model->n_persist; i++) {
 		const struct k3_datum *d = &model->persist[i];
 		if (d->rows > UINT32_MAX) {
-			k3_error("tasks", "%s: %zu rows, at most %u are possible", d->what, d->rows, UINT32_MAX);
+			k3_error("tasks", "%s: %zu rows, at most %u are possible", d->what, d->rows,
+				 UINT32_MAX);
 			K3_TRY(K3_ESHAPE);
 		}
 		if (d->bytes > 0)
-			starpu_vector_data_register(&s->persist[i], -1, 0, (uint32_t)d->rows, d->bytes / d->rows);
+			starpu_vector_data_register(&s->persist[i], -1, 0, (uint32_t)d->rows,
+						    d->bytes / d->rows);
 	}
 	*store = s;
 out:
@@ -113,7 +115,7 @@ add_pool(struct k3_store *store, size_t bytes)
 	while (at < store->n_pools && grown[at].bytes < bytes)
 		at++;
 	memmove(&grown[at + 1], &grown[at], (store->n_pools - at) * sizeof(*grown));
-	grown[at] = (struct pool){ .bytes = bytes };
+	grown[at] = (struct pool){.bytes = bytes};
 	store->n_pools++;
 	return &grown[at];
 }
@@ -130,13 +132,15 @@ k3_store_prepare(struct k3_store *store, const struct k3_plan *plan)
 			return K3_ENOMEM;
 		if (slot->ordinal < p->n)
 			continue;
-		starpu_data_handle_t *grown = realloc(p->handle, (slot->ordinal + 1) * sizeof(*grown));
+		starpu_data_handle_t *grown =
+			realloc(p->handle, (slot->ordinal + 1) * sizeof(*grown));
 		if (!grown)
 			return K3_ENOMEM;
 		p->handle = grown;
 		for (; p->n <= slot->ordinal; p->n++)
-			starpu_vector_data_register(&p->handle[p->n], -1, 0, (uint32_t)(slot->bytes / SLOT_ELEM_BYTES),
-			                            SLOT_ELEM_BYTES);
+			starpu_vector_data_register(&p->handle[p->n], -1, 0,
+						    (uint32_t)(slot->bytes / SLOT_ELEM_BYTES),
+						    SLOT_ELEM_BYTES);
 	}
 	return K3_OK;
 }
@@ -152,7 +156,8 @@ k3_store_handle(const struct k3_store *store, const struct k3_plan *plan, uint32
 
 /* The handle and size of something that the host may look at. */
 static int
-look_up(struct k3_store *store, const struct k3_plan *plan, uint32_t datum, starpu_data_handle_t *handle, size_t *bytes)
+look_up(struct k3_store *store, const struct k3_plan *plan, uint32_t datum,
+	starpu_data_handle_t *handle, size_t *bytes)
 {
 	char label[128];
 
@@ -163,13 +168,36 @@ look_up(struct k3_store *store, const struct k3_plan *plan, uint32_t datum, star
 	}
 	const struct k3_datum *d = &plan->data[datum];
 	if (!d->keep || d->slot < 0) {
-		k3_error("tasks", "%s is not kept by its plan: its slot holds something else by now",
-		         k3_datum_label(d, label, sizeof(label)));
+		k3_error("tasks",
+			 "%s is not kept by its plan: its slot holds something else by now",
+			 k3_datum_label(d, label, sizeof(label)));
 		return K3_EINVAL;
 	}
 	*handle = k3_store_handle(store, plan, datum);
 	*bytes = d->bytes;
 	return K3_OK;
+}
+
+static bool
+valid_somewhere(starpu_data_handle_t handle)
+{
+	for (unsigned node = 0; node < starpu_memory_nodes_get_count(); node++) {
+		int allocated = 0, valid = 0, requested = 0;
+		starpu_data_query_status(handle, (int)node, &allocated, &valid, &requested);
+		if (valid)
+			return true;
+	}
+	return false;
+}
+
+/* StarPU aborts when data that nobody wrote is acquired, so that is found out before.  The first
+ * write may still be in flight. */
+static bool
+has_value(const struct k3_store *store, starpu_data_handle_t handle)
+{
+	if (!valid_somewhere(handle))
+		k3_runtime_drain(store->runtime);
+	return valid_somewhere(handle);
 }
 
 int
@@ -182,6 +210,13 @@ k3_store_datum_read(struct k3_store *store, const struct k3_plan *plan, uint32_t
 	K3_TRY(look_up(store, plan, datum, &handle, &bytes));
 	if (bytes == 0)
 		return K3_OK;
+	if (!has_value(store, handle)) {
+		char label[128];
+		const struct k3_datum *d = plan ? plan->data : store->model->persist;
+		k3_error("tasks", "%s was never written",
+			 k3_datum_label(&d[datum], label, sizeof(label)));
+		K3_TRY(K3_EINVAL);
+	}
 	if (starpu_data_acquire(handle, STARPU_R) != 0)
 		K3_TRY(K3_EINVAL);
 	memcpy(out, (const void *)starpu_vector_get_local_ptr(handle), bytes);
@@ -191,7 +226,8 @@ out:
 }
 
 int
-k3_store_datum_write(struct k3_store *store, const struct k3_plan *plan, uint32_t datum, const void *in)
+k3_store_datum_write(struct k3_store *store, const struct k3_plan *plan, uint32_t datum,
+		     const void *in)
 {
 	starpu_data_handle_t handle = NULL;
 	size_t bytes = 0;

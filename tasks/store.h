@@ -1,4 +1,5 @@
-/* Handles: one per persistent datum of a model, one per slot; the same slot serves all plans of a run. */
+/* Handles: one per persistent datum of a model, one per slot; the same slot serves all plans of a
+ * run. */
 #ifndef K3_TASKS_STORE_H
 #define K3_TASKS_STORE_H
 #include <starpu.h>
@@ -8,8 +9,10 @@
 
 struct k3_store;
 
-/** model and runtime must outlive the store. Handles are registered, nothing is allocated before it is written. */
-int k3_store_create(struct k3_store **store, struct k3_runtime *runtime, const struct k3_model *model);
+/** model and runtime must outlive the store. Handles are registered, nothing is allocated before it
+ * is written. */
+int k3_store_create(struct k3_store **store, struct k3_runtime *runtime,
+		    const struct k3_model *model);
 /** Drains, then frees all data. NULL is legal. */
 void k3_store_destroy(struct k3_store *store);
 
@@ -19,15 +22,18 @@ struct k3_runtime *k3_store_runtime(const struct k3_store *store);
 /** Makes sure that all slots of a plan have handles. */
 int k3_store_prepare(struct k3_store *store, const struct k3_plan *plan);
 /** Handle of a plan's datum; the plan was prepared. */
-starpu_data_handle_t k3_store_handle(const struct k3_store *store, const struct k3_plan *plan, uint32_t datum);
+starpu_data_handle_t k3_store_handle(const struct k3_store *store, const struct k3_plan *plan,
+				     uint32_t datum);
 
 /**
  * Copies a datum out (in): waits for the tasks submitted so far that write (use) it.
  * plan may be NULL for persistent data; short-lived data must be kept by their plan.
  * @return K3_OK, K3_EINVAL (not kept, or never written; logged)
  */
-int k3_store_datum_read(struct k3_store *store, const struct k3_plan *plan, uint32_t datum, void *out);
-int k3_store_datum_write(struct k3_store *store, const struct k3_plan *plan, uint32_t datum, const void *in);
+int k3_store_datum_read(struct k3_store *store, const struct k3_plan *plan, uint32_t datum,
+			void *out);
+int k3_store_datum_write(struct k3_store *store, const struct k3_plan *plan, uint32_t datum,
+			 const void *in);
 
 /** Bytes in main memory that handles hold now. */
 uint64_t k3_store_bytes_held(const struct k3_store *store);

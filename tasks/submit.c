@@ -1,6 +1,6 @@
-/* The one loop that submits.  Access modes, names, priorities and arguments come from the plan; StarPU derives the edges from the
- * accesses in this order.  The trap: a priority outside the scheduler's range, or arithmetic on that range, which is INT_MIN..INT_MAX
- * for some schedulers. */
+/* The one loop that submits.  Access modes, names, priorities and arguments come from the plan;
+ * StarPU derives the edges from the accesses in this order.  The trap: a priority outside the
+ * scheduler's range, or arithmetic on that range, which is INT_MIN..INT_MAX for some schedulers. */
 #include "submit.h"
 
 #include <stdlib.h>
@@ -10,7 +10,8 @@
 #include "../common/status.h"
 #include "codelets.h"
 
-/* 0 .. K3_MAX_PRIORITY into what the scheduler knows; schedulers without priorities have the range 0..0. */
+/* 0 .. K3_MAX_PRIORITY into what the scheduler knows; schedulers without priorities have the range
+ * 0..0. */
 static int
 priority_for(int32_t priority, int least, int most)
 {
@@ -29,7 +30,8 @@ mode_of(uint8_t mode)
 
 /* The task's data; arrays of its own when it has more than StarPU's compiled limit. */
 static int
-set_data(struct starpu_task *task, const struct k3_store *store, const struct k3_plan *plan, const struct k3_task *t)
+set_data(struct starpu_task *task, const struct k3_store *store, const struct k3_plan *plan,
+	 const struct k3_task *t)
 {
 	const struct k3_access *a = &plan->access[t->first_access];
 
@@ -49,14 +51,15 @@ set_data(struct starpu_task *task, const struct k3_store *store, const struct k3
 
 /* Arguments: the plan's own, or values that come with this submission. */
 static int
-set_args(struct starpu_task *task, const struct k3_task *t, const struct k3_host_batch *batch, const double *hyper)
+set_args(struct starpu_task *task, const struct k3_task *t, const struct k3_host_batch *batch,
+	 const double *hyper)
 {
 	if (t->op == K3_OP_BATCH_LOAD) {
 		struct k3_batch_load_call *call = malloc(sizeof(*call));
 		if (!call)
 			return K3_ENOMEM;
 		K3_ASSERT(batch != NULL);
-		*call = (struct k3_batch_load_call){ t->args, *batch };
+		*call = (struct k3_batch_load_call){t->args, *batch};
 		task->cl_arg = call;
 		task->cl_arg_size = sizeof(*call);
 		task->cl_arg_free = 1;
@@ -77,16 +80,12 @@ set_args(struct starpu_task *task, const struct k3_task *t, const struct k3_host
 }
 
 static int
-submit_one(struct k3_store *store, const struct k3_plan *plan, const struct k3_task *t, const struct k3_host_batch *batch,
-           const double *hyper, int least, int most)
+submit_one(struct k3_store *store, const struct k3_plan *plan, const struct k3_task *t,
+	   const struct k3_host_batch *batch, const double *hyper, int least, int most)
 {
 	struct starpu_codelet *cl = k3_codelet(t->op);
 	int ret;
 
-	if (!cl) {
-		k3_error("tasks", "%s: this build runs one rank and has no communication", t->name);
-		return K3_ENODEV;
-	}
 	struct starpu_task *task = starpu_task_create();
 	if (!task)
 		return K3_ENOMEM;
@@ -109,13 +108,28 @@ out:
 	return ret;
 }
 
+/* Before the first task: half a plan in flight could neither go on nor be taken back. */
+static int
+check_codelets(const struct k3_plan *plan)
+{
+	for (size_t i = 0; i < plan->n_tasks; i++)
+		if (!k3_codelet(plan->task[i].op)) {
+			k3_error("tasks", "%s: this build runs one rank and has no communication",
+				 plan->task[i].name);
+			return K3_ENODEV;
+		}
+	return K3_OK;
+}
+
 int
-k3_submit_plan(struct k3_store *store, const struct k3_plan *plan, const struct k3_host_batch *batch, const double *hyper)
+k3_submit_plan(struct k3_store *store, const struct k3_plan *plan,
+	       const struct k3_host_batch *batch, const double *hyper)
 {
 	struct k3_runtime *runtime = k3_store_runtime(store);
 	int least = starpu_sched_get_min_priority(), most = starpu_sched_get_max_priority();
 	int layer = INT16_MIN, ret;
 
+	K3_TRY(check_codelets(plan));
 	K3_TRY(k3_store_prepare(store, plan));
 	for (size_t i = 0; i < plan->n_tasks; i++) {
 		const struct k3_task *t = &plan->task[i];

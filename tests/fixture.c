@@ -86,7 +86,8 @@ fixture_guards_intact(const float *data)
 
 	memcpy(&n_elems, base, sizeof(n_elems));
 	for (size_t i = 0; i < GUARD; i++)
-		if (memcmp(data - GUARD + i, &guard_bits, 4) != 0 || memcmp(data + n_elems + i, &guard_bits, 4) != 0)
+		if (memcmp(data - GUARD + i, &guard_bits, 4) != 0 ||
+		    memcmp(data + n_elems + i, &guard_bits, 4) != 0)
 			return 0;
 	return 1;
 }
@@ -125,7 +126,8 @@ fixture_rms_ratio_f32(const float *got, const float *want, size_t n_elems)
 }
 
 void
-fixture_expect_close(const float *got, const double *want, size_t n_elems, double tol, const char *what)
+fixture_expect_close(const float *got, const double *want, size_t n_elems, double tol,
+		     const char *what)
 {
 	double worst = -1;
 	size_t at = 0;
@@ -137,22 +139,25 @@ fixture_expect_close(const float *got, const double *want, size_t n_elems, doubl
 			worst = e;
 			at = i;
 		}
-		cr_assert(isfinite(got[i]), "%s[%zu] is %g, expected %g", what, i, (double)got[i], want[i]);
+		cr_assert(isfinite(got[i]), "%s[%zu] is %g, expected %g", what, i, (double)got[i],
+			  want[i]);
 	}
-	cr_assert(ratio <= tol, "%s: RMS ratio %.3g above %.3g; worst at %zu: got %.9g, expected %.9g", what, ratio, tol, at,
-	          n_elems ? (double)got[at] : 0.0, n_elems ? want[at] : 0.0);
+	cr_assert(ratio <= tol,
+		  "%s: RMS ratio %.3g above %.3g; worst at %zu: got %.9g, expected %.9g", what,
+		  ratio, tol, at, n_elems ? (double)got[at] : 0.0, n_elems ? want[at] : 0.0);
 }
 
 struct k3_weight
 fixture_weight(uint32_t first, size_t rows, size_t cols, int accumulate)
 {
-	struct k3_weight w = { first, 1, rows, cols, rows, (uint32_t)accumulate };
+	struct k3_weight w = {first, 1, rows, cols, rows, (uint32_t)accumulate};
 
 	return w;
 }
 
 int32_t *
-fixture_layout(const int32_t *doc_ids, size_t t, int row0, int cont_in, int cont_out, int hist_in, int hist_out)
+fixture_layout(const int32_t *doc_ids, size_t t, int row0, int cont_in, int cont_out, int hist_in,
+	       int hist_out)
 {
 	int32_t *l = calloc(k3_tile_layout_len(t), sizeof(*l));
 	int32_t *doc = l + K3_TL_HEAD, *order = doc + t, *seg = order + t, last = 0;

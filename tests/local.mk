@@ -23,6 +23,7 @@ check_PROGRAMS += \
 	tests/test_mla \
 	tests/test_mla_proj \
 	tests/test_moe \
+	tests/test_moe_route \
 	tests/test_optim \
 	tests/test_options \
 	tests/test_param_init \
@@ -32,10 +33,12 @@ check_PROGRAMS += \
 	tests/test_plan_print \
 	tests/test_rng \
 	tests/test_run_golden \
+	tests/test_run_spine \
 	tests/test_run_train \
 	tests/test_safetensors \
 	tests/test_schedule \
-	tests/test_st_write
+	tests/test_st_write \
+	tests/test_verify_report
 check_LTLIBRARIES += tests/libfixture.la
 TESTS += $(check_PROGRAMS)
 else
@@ -50,12 +53,16 @@ tests_libfixture_la_SOURCES = \
 	tests/config_case.h \
 	tests/fixture.c \
 	tests/fixture.h \
+	tests/golden.c \
+	tests/golden.h \
 	tests/held.c \
 	tests/held.h \
 	tests/kda_case.c \
 	tests/kda_case.h \
 	tests/kda_suite.c \
 	tests/kda_suite.h \
+	tests/moe_case.c \
+	tests/moe_case.h \
 	tests/plan_case.c \
 	tests/plan_case.h \
 	tests/program.c \

@@ -13,7 +13,8 @@ void
 hand_init(struct hand *h)
 {
 	memset(h, 0, sizeof(*h));
-	h->model.hyper = h->model.loss_acc = h->model.step_out[0] = h->model.step_out[1] = h->model.norm_partial = UINT32_MAX;
+	h->model.hyper = h->model.loss_acc = h->model.step_out[0] = h->model.step_out[1] =
+		h->model.norm_partial = UINT32_MAX;
 	h->plan.model = &h->model;
 	h->plan.data = h->data;
 	h->plan.task = h->task;
@@ -25,9 +26,19 @@ hand_init(struct hand *h)
 uint32_t
 hand_data(struct hand *h, const char *what, int32_t slot, uint32_t first, uint32_t last)
 {
-	h->data[h->plan.n_data] = (struct k3_datum){ .what = what, .kind = K3_DATA_ACT, .layer = -1, .tile = -1, .index = -1, .param = -1,
-		                                     .rows = 1, .row_elems = 64, .bytes = 256, .slot_bytes = 256, .slot = slot,
-		                                     .first_pos = first, .last_pos = last };
+	h->data[h->plan.n_data] = (struct k3_datum){.what = what,
+						    .kind = K3_DATA_ACT,
+						    .layer = -1,
+						    .tile = -1,
+						    .index = -1,
+						    .param = -1,
+						    .rows = 1,
+						    .row_elems = 64,
+						    .bytes = 256,
+						    .slot_bytes = 256,
+						    .slot = slot,
+						    .first_pos = first,
+						    .last_pos = last};
 	while (h->plan.n_slots <= (size_t)slot)
 		h->slot[h->plan.n_slots++].bytes = 256;
 	return (uint32_t)h->plan.n_data++;
@@ -41,11 +52,20 @@ hand_task(struct hand *h, const char *name, const char *accesses, double cost_us
 	char mode[3];
 	int used;
 
-	*t = (struct k3_task){ .op = K3_OP_EMBED_FWD, .layer = -1, .tile = -1, .group = -1, .first_access = (uint32_t)h->plan.n_access,
-		               .pos = (uint32_t)h->plan.n_tasks, .name = name, .cost_us = cost_us, .comm = -1, .peer = -1 };
+	*t = (struct k3_task){.op = K3_OP_EMBED_FWD,
+			      .layer = -1,
+			      .tile = -1,
+			      .group = -1,
+			      .first_access = (uint32_t)h->plan.n_access,
+			      .pos = (uint32_t)h->plan.n_tasks,
+			      .name = name,
+			      .cost_us = cost_us,
+			      .comm = -1,
+			      .peer = -1};
 	for (; sscanf(accesses, " %u:%2[RW-]%n", &datum, mode, &used) == 2; accesses += used) {
-		uint8_t bits = (uint8_t)((strchr(mode, 'R') ? K3_R : 0) | (strchr(mode, 'W') ? K3_W : 0));
-		h->access[h->plan.n_access++] = (struct k3_access){ datum, bits };
+		uint8_t bits =
+			(uint8_t)((strchr(mode, 'R') ? K3_R : 0) | (strchr(mode, 'W') ? K3_W : 0));
+		h->access[h->plan.n_access++] = (struct k3_access){datum, bits};
 		t->n_access++;
 	}
 	h->plan.n_pos = (uint32_t)++h->plan.n_tasks;
@@ -57,7 +77,7 @@ hand_group(struct hand *h, uint32_t n, const uint32_t *members)
 	size_t i = h->plan.n_comms++;
 
 	memcpy(h->member[i], members, n * sizeof(*members));
-	h->comm[i] = (struct k3_comm){ .n_members = n, .member = h->member[i] };
+	h->comm[i] = (struct k3_comm){.n_members = n, .member = h->member[i]};
 	snprintf(h->comm[i].name, sizeof(h->comm[i].name), "group%zu", i);
 	return (int32_t)i;
 }
@@ -112,7 +132,7 @@ case_documents(const char *documents, size_t *n_tokens)
 struct k3_plan *
 case_plan(const struct k3_model *model, const char *documents, bool first)
 {
-	struct k3_microbatch what = { .backward = true, .first = first, .count = true };
+	struct k3_microbatch what = {.backward = true, .first = first, .count = true};
 	struct k3_layout layout;
 	struct k3_plan *plan;
 	int32_t *ids = case_documents(documents, &layout.n_tokens);
@@ -124,7 +144,8 @@ case_plan(const struct k3_model *model, const char *documents, bool first)
 }
 
 void
-case_prove(const char *mesh, const struct k3_plan_options *options, const char *const *documents, int microbatches)
+case_prove(const char *mesh, const struct k3_plan_options *options, const char *const *documents,
+	   int microbatches)
 {
 	struct k3_mesh m;
 	cr_assert_eq(k3_mesh_parse(&m, mesh), K3_OK);
@@ -140,7 +161,8 @@ case_prove(const char *mesh, const struct k3_plan_options *options, const char *
 			else
 				cr_assert_eq(k3_plan_optimizer(&plan, model, 0), K3_OK);
 			cr_expect_eq(k3_plan_check(plan), K3_OK, "rank %u, plan %d", rank, i);
-			cr_expect_eq(k3_order_add(order, plan, rank), K3_OK, "rank %u, plan %d", rank, i);
+			cr_expect_eq(k3_order_add(order, plan, rank), K3_OK, "rank %u, plan %d",
+				     rank, i);
 			k3_plan_destroy(plan);
 		}
 		k3_model_destroy(model);

@@ -1,4 +1,5 @@
-/* What the planner's tests share: hand-made plans, models of preset tiny on a mesh, what was logged. */
+/* What the planner's tests share: hand-made plans, models of preset tiny on a mesh, what was
+ * logged. */
 #ifndef K3_TESTS_PLAN_CASE_H
 #define K3_TESTS_PLAN_CASE_H
 #include "../planner/plan_check.h"
@@ -18,22 +19,27 @@ struct hand {
 void hand_init(struct hand *h);
 /** A datum of 256 bytes in slot `slot` that lives from first to last. */
 uint32_t hand_data(struct hand *h, const char *what, int32_t slot, uint32_t first, uint32_t last);
-/** A compute task with one access for each pair (datum, mode) of the text "d:m", e.g. "0:W 1:R"; costs cost_us. */
+/** A compute task with one access for each pair (datum, mode) of the text "d:m", e.g. "0:W 1:R";
+ * costs cost_us. */
 void hand_task(struct hand *h, const char *name, const char *accesses, double cost_us);
 /** A communicator of the ranks listed; its index. */
 int32_t hand_group(struct hand *h, uint32_t n, const uint32_t *members);
 /** A communication task without data; peer -1: collective. */
 void hand_comm(struct hand *h, enum k3_op op, int32_t comm, int32_t peer, uint64_t count);
 
-/** Model of preset tiny for a rank of a mesh ("cp=2"); options may be NULL. Fails the test when it can't. */
+/** Model of preset tiny for a rank of a mesh ("cp=2"); options may be NULL. Fails the test when it
+ * can't. */
 struct k3_model *case_model(const char *mesh, uint32_t rank, const struct k3_plan_options *options);
-/** Training plan of a microbatch whose documents have the given lengths, zeros for holes: "5 -3 5" is document, hole, document. */
+/** Training plan of a microbatch whose documents have the given lengths, zeros for holes: "5 -3 5"
+ * is document, hole, document. */
 struct k3_plan *case_plan(const struct k3_model *model, const char *documents, bool first);
 /** The ids that case_plan makes, malloc'ed. */
 int32_t *case_documents(const char *documents, size_t *n_tokens);
 
-/** Builds, checks and orders the step (microbatches and end) of every rank; documents of data-parallel rank i: documents[i]. */
-void case_prove(const char *mesh, const struct k3_plan_options *options, const char *const *documents, int microbatches);
+/** Builds, checks and orders the step (microbatches and end) of every rank; documents of
+ * data-parallel rank i: documents[i]. */
+void case_prove(const char *mesh, const struct k3_plan_options *options,
+		const char *const *documents, int microbatches);
 
 /** Catches stderr; capture_end gives the text (malloc'ed). */
 void capture_begin(void);

@@ -23,7 +23,7 @@ program_path(const char *name)
 struct program_result
 program_run(const char *environment, const char *name, const char *args_format, ...)
 {
-	struct program_result r = { -1, NULL };
+	struct program_result r = {-1, NULL};
 	char args[4096], command[9000], part[4096];
 	size_t bytes, got;
 	va_list ap;
@@ -31,7 +31,8 @@ program_run(const char *environment, const char *name, const char *args_format, 
 	va_start(ap, args_format);
 	vsnprintf(args, sizeof(args), args_format, ap);
 	va_end(ap);
-	snprintf(command, sizeof(command), "%s timeout 100 %s %s", environment, program_path(name), args);
+	snprintf(command, sizeof(command), "%s timeout 100 %s %s", environment, program_path(name),
+		 args);
 	FILE *memory = open_memstream(&r.out, &bytes), *pipe = popen(command, "r");
 	cr_assert(memory && pipe, "cannot run %s", command);
 	while ((got = fread(part, 1, sizeof(part), pipe)) > 0)
@@ -52,21 +53,24 @@ program_free(struct program_result *result)
 const char *
 program_dataset(void)
 {
-	static const char *const words[] = { "the ", "graph ", "of ", "tasks ", "runs ", "in ", "any ", "order\n", "that ", "edges ",
-		                             "allow. ", "A ", "tile ", "waits " };
+	static const char *const words[] = {"the ",    "graph ", "of ",	    "tasks ", "runs ",
+					    "in ",     "any ",	 "order\n", "that ",  "edges ",
+					    "allow. ", "A ",	 "tile ",   "waits "};
 
 	for (int doc = 0; doc < 4; doc++) {
 		char text[6000], name[16];
 		size_t n = 0;
 		for (uint64_t i = 0; n < 900 + 300 * (size_t)doc; i++)
-			n += (size_t)snprintf(text + n, sizeof(text) - n, "%s",
-			                      words[(size_t)fixture_uniform((uint64_t)doc, i, 0, 14)]);
+			n += (size_t)snprintf(
+				text + n, sizeof(text) - n, "%s",
+				words[(size_t)fixture_uniform((uint64_t)doc, i, 0, 14)]);
 		snprintf(name, sizeof(name), "doc%d", doc);
 		scratch_write(name, text, n);
 	}
-	struct program_result r = program_run("", "k3_data", "tokens --bytes %s %s %s %s -o %s", scratch_path("doc0"),
-	                                      scratch_path("doc1"), scratch_path("doc2"), scratch_path("doc3"),
-	                                      scratch_path("text.k3t"));
+	struct program_result r =
+		program_run("", "k3_data", "tokens --bytes %s %s %s %s -o %s", scratch_path("doc0"),
+			    scratch_path("doc1"), scratch_path("doc2"), scratch_path("doc3"),
+			    scratch_path("text.k3t"));
 	cr_assert_eq(r.status, 0, "k3_data failed: %s", scratch_log());
 	program_free(&r);
 	return scratch_path("text.k3t");
@@ -80,7 +84,8 @@ column_number(const char *table, const char *column)
 	int number = 0;
 
 	for (const char *p = table; *p && *p != '\n'; p++) {
-		if ((p == table || p[-1] == '\t') && strncmp(p, column, n) == 0 && (p[n] == '\t' || p[n] == '\n' || !p[n]))
+		if ((p == table || p[-1] == '\t') && strncmp(p, column, n) == 0 &&
+		    (p[n] == '\t' || p[n] == '\n' || !p[n]))
 			return number;
 		number += *p == '\t';
 	}

@@ -178,12 +178,14 @@ Test(plan_check, a_parameter_without_gradient_is_named, .timeout = 60)
 {
 	struct k3_model *model = case_model("cp=1", 0, NULL);
 	struct k3_plan *plan = case_plan(model, "64", false);
-	uint32_t grad = model->n_blocks + model->param_block[k3_params_find(&model->params, K3_P_KDA_O, 0)];
+	uint32_t grad =
+		model->n_blocks + model->param_block[k3_params_find(&model->params, K3_P_KDA_O, 0)];
 
 	for (size_t i = 0; i < plan->n_access; i++)
 		if (plan->access[i].datum == grad)
 			plan->access[i].mode = K3_R;
-	expect_text_fault(plan, "layers.0.self_attn.o_proj.weight, block 0: no task gives it a gradient");
+	expect_text_fault(plan,
+			  "layers.0.self_attn.o_proj.weight, block 0: no task gives it a gradient");
 	k3_plan_destroy(plan);
 	k3_model_destroy(model);
 }
@@ -192,7 +194,8 @@ Test(plan_check, a_gradient_of_an_old_step_that_is_added_to_is_named, .timeout =
 {
 	struct k3_model *model = case_model("cp=1", 0, NULL);
 	struct k3_plan *plan = case_plan(model, "64", true);
-	uint32_t grad = model->n_blocks + model->param_block[k3_params_find(&model->params, K3_P_EMBED, -1)];
+	uint32_t grad = model->n_blocks +
+			model->param_block[k3_params_find(&model->params, K3_P_EMBED, -1)];
 
 	find_access(plan, grad, K3_W)->mode = K3_RW;
 	expect_text_fault(plan, "grad p0 i0: is read before it is written, in task");
@@ -208,7 +211,8 @@ Test(plan_check, a_contribution_that_overwrites_another_is_named, .timeout = 60)
 	o.tile_tokens = 64;
 	struct k3_model *model = case_model("cp=1", 0, &o);
 	struct k3_plan *plan = case_plan(model, "128", true);
-	uint32_t grad = model->n_blocks + model->param_block[k3_params_find(&model->params, K3_P_EMBED, -1)];
+	uint32_t grad = model->n_blocks +
+			model->param_block[k3_params_find(&model->params, K3_P_EMBED, -1)];
 
 	find_access(plan, grad, K3_RW)->mode = K3_W;
 	expect_text_fault(plan, "grad p0 i0: is overwritten: a later contribution must add");
@@ -222,7 +226,8 @@ Test(plan_check, a_parameter_that_nothing_reads_is_named, .timeout = 60)
 	struct k3_plan *plan = case_plan(model, "64", true);
 	uint32_t embed = model->param_block[k3_params_find(&model->params, K3_P_EMBED, -1)];
 
-	find_access(plan, embed, K3_R)->datum = model->param_block[k3_params_find(&model->params, K3_P_HEAD, -1)];
+	find_access(plan, embed, K3_R)->datum =
+		model->param_block[k3_params_find(&model->params, K3_P_HEAD, -1)];
 	expect_text_fault(plan, "embed_tokens.weight, block 0: no task reads it");
 	k3_plan_destroy(plan);
 	k3_model_destroy(model);
@@ -235,12 +240,14 @@ Test(plan_check, a_shard_that_is_used_as_the_whole_is_named, .timeout = 60)
 
 	cr_assert_eq(k3_plan_check(plan), K3_OK);
 	for (size_t i = 0; i < plan->n_tasks; i++)
-		for (uint32_t k = 0; k < plan->task[i].n_access && plan->task[i].op == K3_OP_EMBED_FWD; k++) {
+		for (uint32_t k = 0;
+		     k < plan->task[i].n_access && plan->task[i].op == K3_OP_EMBED_FWD; k++) {
 			struct k3_access *a = &plan->access[plan->task[i].first_access + k];
 			if (plan->data[a->datum].kind == K3_DATA_GATHERED)
 				a->datum = model->param_block[0];
 		}
-	expect_text_fault(plan, "param p0 i0: is a shard, but its rows are used as if they were all");
+	expect_text_fault(plan,
+			  "param p0 i0: is a shard, but its rows are used as if they were all");
 	k3_plan_destroy(plan);
 	k3_model_destroy(model);
 }

@@ -23,8 +23,21 @@ Test(plan_mesh, keys_come_in_any_order_and_missing_ones_are_one, .timeout = 60)
 
 Test(plan_mesh, what_is_no_mesh_is_refused_with_the_text, .timeout = 60)
 {
-	static const char *const bad[] = { "", "cp", "cp=", "cp=0", "cp=-1", "cp=2x", "cp=1e3", "cp= 2", "tp=2", "cp=2,", "cp=2,cp=2",
-		                           "cp=65537", "dp_shard=99999999999999999999", "=2", "dp_shard=256,cp=257" };
+	static const char *const bad[] = {"",
+					  "cp",
+					  "cp=",
+					  "cp=0",
+					  "cp=-1",
+					  "cp=2x",
+					  "cp=1e3",
+					  "cp= 2",
+					  "tp=2",
+					  "cp=2,",
+					  "cp=2,cp=2",
+					  "cp=65537",
+					  "dp_shard=99999999999999999999",
+					  "=2",
+					  "dp_shard=256,cp=257"};
 
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		struct k3_mesh m;
@@ -34,7 +47,8 @@ Test(plan_mesh, what_is_no_mesh_is_refused_with_the_text, .timeout = 60)
 	}
 }
 
-/* Every rank is in one group of each kind of more than one rank, at the place that k3_mesh_group_rank says. */
+/* Every rank is in one group of each kind of more than one rank, at the place that
+ * k3_mesh_group_rank says. */
 static void
 expect_groups(struct k3_mesh m)
 {
@@ -51,18 +65,21 @@ expect_groups(struct k3_mesh m)
 		cr_assert_eq(n, n_first);
 		for (size_t i = 0; i < n; i++) {
 			cr_expect_eq(comm[i].n_members, first[i].n_members);
-			cr_expect_arr_eq(comm[i].member, first[i].member, comm[i].n_members * sizeof(*comm[i].member));
+			cr_expect_arr_eq(comm[i].member, first[i].member,
+					 comm[i].n_members * sizeof(*comm[i].member));
 		}
 		for (int kind = 0; kind < K3_N_GROUPS; kind++) {
 			enum k3_group group = (enum k3_group)kind;
 			int32_t at = k3i_mesh_comm(&m, group);
 			uint32_t size = k3_mesh_group_size(&m, group);
-			cr_expect_eq(at < 0, size == 1, "%ux%ux%u, kind %d", m.dp_replicate, m.dp_shard, m.cp, kind);
+			cr_expect_eq(at < 0, size == 1, "%ux%ux%u, kind %d", m.dp_replicate,
+				     m.dp_shard, m.cp, kind);
 			if (at < 0)
 				continue;
 			cr_assert_lt(at, n);
 			cr_expect_eq(comm[at].n_members, size);
-			cr_expect_eq(comm[at].member[k3_mesh_group_rank(&m, group, m.rank)], m.rank);
+			cr_expect_eq(comm[at].member[k3_mesh_group_rank(&m, group, m.rank)],
+				     m.rank);
 		}
 	}
 	k3i_arena_destroy(arena);
@@ -74,15 +91,16 @@ Test(plan_mesh, all_layouts_of_six_and_twelve_ranks_have_the_same_groups_everywh
 		for (uint32_t r = 1; r <= ranks; r++)
 			for (uint32_t s = 1; r * s <= ranks; s++)
 				if (ranks % (r * s) == 0)
-					expect_groups((struct k3_mesh){ r, s, ranks / (r * s), 0 });
+					expect_groups((struct k3_mesh){r, s, ranks / (r * s), 0});
 }
 
 Test(plan_mesh, groups_are_created_world_first_then_replicas_shards_and_cp, .timeout = 60)
 {
-	static const char *const name[] = { "world", "replicate0", "replicate1", "replicate2", "replicate3", "shard0", "shard1",
-		                            "cp0", "cp1", "cp2", "cp3" };
-	static const uint32_t replica[] = { 1, 5 }, shard[] = { 4, 5, 6, 7 }, cp[] = { 2, 3 };
-	struct k3_mesh m = { 2, 2, 2, 0 };
+	static const char *const name[] = {"world",	 "replicate0", "replicate1", "replicate2",
+					   "replicate3", "shard0",     "shard1",     "cp0",
+					   "cp1",	 "cp2",	       "cp3"};
+	static const uint32_t replica[] = {1, 5}, shard[] = {4, 5, 6, 7}, cp[] = {2, 3};
+	struct k3_mesh m = {2, 2, 2, 0};
 	struct k3_arena *arena = k3i_arena_create();
 	struct k3_comm *comm;
 	size_t n;
@@ -101,13 +119,18 @@ Test(plan_mesh, groups_are_created_world_first_then_replicas_shards_and_cp, .tim
 static void
 expect_shards(uint32_t ranks, size_t rows, size_t experts, const size_t *want)
 {
-	struct k3_model model = { .options.mesh = { 1, ranks, 1, 0 } };
-	struct k3_param p = { .rows = rows, .cols = 3, .block_rows = rows, .n_blocks = 1, .experts_per_block = experts };
+	struct k3_model model = {.options.mesh = {1, ranks, 1, 0}};
+	struct k3_param p = {.rows = rows,
+			     .cols = 3,
+			     .block_rows = rows,
+			     .n_blocks = 1,
+			     .experts_per_block = experts};
 	size_t row0, n, next = 0;
 
 	for (uint32_t r = 0; r < ranks; r++) {
 		k3i_shard_block(&model, &p, 0, r, &row0, &n);
-		cr_expect_eq(n, want[r], "rank %u of %u: %zu rows, expected %zu", r, ranks, n, want[r]);
+		cr_expect_eq(n, want[r], "rank %u of %u: %zu rows, expected %zu", r, ranks, n,
+			     want[r]);
 		cr_expect_eq(row0, next, "rank %u", r);
 		cr_expect_leq(n, k3i_shard_pitch(&model, &p, 0));
 		next += n;
@@ -117,21 +140,21 @@ expect_shards(uint32_t ranks, size_t rows, size_t experts, const size_t *want)
 
 Test(plan_mesh, shards_are_ceil_rows_and_may_be_empty, .timeout = 60)
 {
-	expect_shards(4, 5, 0, (const size_t[]){ 2, 2, 1, 0 });
-	expect_shards(8, 1, 0, (const size_t[]){ 1, 0, 0, 0, 0, 0, 0, 0 });
-	expect_shards(1, 5, 0, (const size_t[]){ 5 });
-	expect_shards(5, 96, 0, (const size_t[]){ 20, 20, 20, 20, 16 });
+	expect_shards(4, 5, 0, (const size_t[]){2, 2, 1, 0});
+	expect_shards(8, 1, 0, (const size_t[]){1, 0, 0, 0, 0, 0, 0, 0});
+	expect_shards(1, 5, 0, (const size_t[]){5});
+	expect_shards(5, 96, 0, (const size_t[]){20, 20, 20, 20, 16});
 }
 
 Test(plan_mesh, experts_stay_whole_unless_there_are_fewer_than_ranks, .timeout = 60)
 {
-	expect_shards(4, 7 * 10, 7, (const size_t[]){ 20, 20, 20, 10 });
-	expect_shards(4, 2 * 10, 2, (const size_t[]){ 5, 5, 5, 5 });
+	expect_shards(4, 7 * 10, 7, (const size_t[]){20, 20, 20, 10});
+	expect_shards(4, 2 * 10, 2, (const size_t[]){5, 5, 5, 5});
 }
 
 Test(plan_mesh, a_mesh_of_two_by_two_by_two_is_proved, .timeout = 60)
 {
-	static const char *const documents[] = { "70 -5 125", "200", "3 1 196", "-200" };
+	static const char *const documents[] = {"70 -5 125", "200", "3 1 196", "-200"};
 	struct k3_plan_options o;
 
 	k3_plan_options_init(&o);
@@ -142,7 +165,7 @@ Test(plan_mesh, a_mesh_of_two_by_two_by_two_is_proved, .timeout = 60)
 
 Test(plan_mesh, accumulation_does_the_same_collectives_in_every_microbatch, .timeout = 60)
 {
-	static const char *const documents[] = { "20", "-20", "5 5 5 5", "1 19" };
+	static const char *const documents[] = {"20", "-20", "5 5 5 5", "1 19"};
 
 	case_prove("dp_shard=4", NULL, documents, 4);
 	case_prove("dp_replicate=4", NULL, documents, 4);
@@ -150,7 +173,7 @@ Test(plan_mesh, accumulation_does_the_same_collectives_in_every_microbatch, .tim
 
 Test(plan_mesh, uneven_groups_and_pieces_are_proved, .timeout = 60)
 {
-	static const char *const documents[] = { "99", "64 -1 34", "40 30 29", "-9 90" };
+	static const char *const documents[] = {"99", "64 -1 34", "40 30 29", "-9 90"};
 	struct k3_plan_options o;
 
 	k3_plan_options_init(&o);
@@ -164,10 +187,10 @@ Test(plan_mesh, uneven_groups_and_pieces_are_proved, .timeout = 60)
 
 Test(plan_mesh, seven_tokens_on_two_and_three_ranks_are_padded, .timeout = 60)
 {
-	static const size_t rows[] = { 0, 0, 4, 3 };
+	static const size_t rows[] = {0, 0, 4, 3};
 
 	for (uint32_t cp = 2; cp <= 3; cp++) {
-		static const char *const documents[] = { "7" };
+		static const char *const documents[] = {"7"};
 		char mesh[16];
 		snprintf(mesh, sizeof(mesh), "cp=%u", cp);
 		case_prove(mesh, NULL, documents, 1);
@@ -177,7 +200,8 @@ Test(plan_mesh, seven_tokens_on_two_and_three_ranks_are_padded, .timeout = 60)
 		cr_expect_eq(plan->n_tokens, cp * rows[cp]);
 		cr_expect_eq(plan->own_rows, rows[cp]);
 		for (size_t i = 0; i < last->rows; i++)
-			cr_expect_eq(k3_tile_doc(last->layout)[i], last->row0 + i < 7, "row %zu", last->row0 + i);
+			cr_expect_eq(k3_tile_doc(last->layout)[i], last->row0 + i < 7, "row %zu",
+				     last->row0 + i);
 		k3_plan_destroy(plan);
 		k3_model_destroy(model);
 	}
@@ -185,9 +209,9 @@ Test(plan_mesh, seven_tokens_on_two_and_three_ranks_are_padded, .timeout = 60)
 
 Test(plan_mesh, fewer_rows_than_the_convolution_needs_are_refused, .timeout = 60)
 {
-	static const int32_t ids[7] = { 1, 1, 1, 1, 1, 1, 1 };
-	struct k3_layout layout = { 7, ids };
-	struct k3_microbatch what = { .backward = true, .first = true };
+	static const int32_t ids[7] = {1, 1, 1, 1, 1, 1, 1};
+	struct k3_layout layout = {7, ids};
+	struct k3_microbatch what = {.backward = true, .first = true};
 	struct k3_model *model = case_model("cp=4", 0, NULL);
 	struct k3_plan *plan;
 
@@ -209,10 +233,10 @@ find_task(const struct k3_plan *plan, enum k3_op op)
 
 Test(plan_mesh, a_document_passes_by_a_rank_of_holes, .timeout = 60)
 {
-	static const char *const documents[] = { "4 -4" };
-	static const int32_t ids[12] = { 1, 1, 1, 1, 0, 0, 0, 0, 1, 1, 1, 1 };
-	struct k3_layout layout = { 12, ids };
-	struct k3_microbatch what = { .backward = true, .first = true };
+	static const char *const documents[] = {"4 -4"};
+	static const int32_t ids[12] = {1, 1, 1, 1, 0, 0, 0, 0, 1, 1, 1, 1};
+	struct k3_layout layout = {12, ids};
+	struct k3_microbatch what = {.backward = true, .first = true};
 	struct k3_order *order = k3_order_create(3, false);
 
 	case_prove("cp=2", NULL, documents, 1);
@@ -222,7 +246,8 @@ Test(plan_mesh, a_document_passes_by_a_rank_of_holes, .timeout = 60)
 		cr_assert_eq(k3_plan_microbatch(&plan, model, &layout, &what), K3_OK);
 		cr_expect_eq(k3_plan_check(plan), K3_OK);
 		cr_expect_eq(k3_order_add(order, plan, rank), K3_OK);
-		const struct k3_task *send = find_task(plan, K3_OP_HALO_SEND), *recv = find_task(plan, K3_OP_HALO_RECV);
+		const struct k3_task *send = find_task(plan, K3_OP_HALO_SEND),
+				     *recv = find_task(plan, K3_OP_HALO_RECV);
 		const struct k3_task *combine = find_task(plan, K3_OP_KDA_STATE_COMBINE);
 		cr_expect_eq(send != NULL, rank != 1);
 		cr_expect_eq(recv != NULL, rank != 1);
@@ -251,7 +276,8 @@ Test(plan_mesh, states_are_combined_in_the_order_of_the_document, .timeout = 60)
 	/* rank 2 takes the state of ranks 0, 1 forward, and the gradient of rank 3 backward */
 	for (size_t i = 0; i < plan->n_tasks; i++) {
 		const struct k3_kda_state_combine_args *a = plan->task[i].args;
-		if (plan->task[i].op != K3_OP_KDA_STATE_COMBINE || plan->task[i].layer != 0 || plan->task[i].group != 0)
+		if (plan->task[i].op != K3_OP_KDA_STATE_COMBINE || plan->task[i].layer != 0 ||
+		    plan->task[i].group != 0)
 			continue;
 		if (seen++ == 0)
 			cr_expect(a->n_from == 2 && a->from[0] == 0 && a->from[1] == 1);
@@ -265,7 +291,8 @@ Test(plan_mesh, states_are_combined_in_the_order_of_the_document, .timeout = 60)
 
 Test(plan_mesh, positions_and_slots_do_not_depend_on_the_documents, .timeout = 60)
 {
-	static const char *const documents[] = { "400", "100 -100 200", "7 -1 60 130 2 -40 160", "-400", "101 99 100 100" };
+	static const char *const documents[] = {"400", "100 -100 200", "7 -1 60 130 2 -40 160",
+						"-400", "101 99 100 100"};
 	struct k3_plan_options o;
 
 	k3_plan_options_init(&o);
@@ -278,8 +305,10 @@ Test(plan_mesh, positions_and_slots_do_not_depend_on_the_documents, .timeout = 6
 		for (size_t i = 0; i < sizeof(documents) / sizeof(documents[0]); i++) {
 			struct k3_plan *plan = case_plan(model, documents[i], true);
 			if (i > 0) {
-				cr_expect_eq(plan->n_pos, n_pos, "rank %u, \"%s\"", rank, documents[i]);
-				cr_expect_eq(plan->slot_bytes, bytes, "rank %u, \"%s\"", rank, documents[i]);
+				cr_expect_eq(plan->n_pos, n_pos, "rank %u, \"%s\"", rank,
+					     documents[i]);
+				cr_expect_eq(plan->slot_bytes, bytes, "rank %u, \"%s\"", rank,
+					     documents[i]);
 			}
 			n_pos = plan->n_pos;
 			bytes = plan->slot_bytes;
@@ -291,12 +320,14 @@ Test(plan_mesh, positions_and_slots_do_not_depend_on_the_documents, .timeout = 6
 
 Test(plan_mesh, two_shards_halve_the_persistent_memory, .timeout = 60)
 {
-	struct k3_model *one = case_model("cp=1", 0, NULL), *two = case_model("dp_shard=2", 0, NULL);
+	struct k3_model *one = case_model("cp=1", 0, NULL),
+			*two = case_model("dp_shard=2", 0, NULL);
 	double buffers = 0;
 
 	for (size_t i = 4 * (size_t)one->n_blocks; i < one->n_persist; i++)
 		buffers += (double)one->persist[i].bytes;
-	double ratio = ((double)two->persist_bytes - buffers) / ((double)one->persist_bytes - buffers);
+	double ratio =
+		((double)two->persist_bytes - buffers) / ((double)one->persist_bytes - buffers);
 	/* rank 0 has all of each vector, which is one row: so much of so small a model */
 	cr_expect(ratio >= 0.5 && ratio < 0.55, "ratio %g", ratio);
 	k3_model_destroy(one);
@@ -311,7 +342,8 @@ Test(plan_mesh, shards_of_all_ranks_make_the_whole_parameter_once, .timeout = 60
 	for (uint32_t rank = 0; rank < 6; rank++) {
 		struct k3_model *part = case_model("dp_shard=3,cp=2", rank, NULL);
 		cr_expect_eq(part->n_blocks, whole->n_blocks);
-		cr_expect_eq(part->n_norm_partial, whole->n_norm_partial, "all ranks sum the same partial norms");
+		cr_expect_eq(part->n_norm_partial, whole->n_norm_partial,
+			     "all ranks sum the same partial norms");
 		for (uint32_t i = 0; i < part->n_blocks; i++)
 			sum += part->persist[i].rows * part->persist[i].row_elems;
 		k3_model_destroy(part);
@@ -333,8 +365,8 @@ Test(plan_mesh, a_gather_holds_no_more_than_a_piece_or_a_block, .timeout = 60)
 	for (size_t i = 0; i < plan->n_tasks; i++) {
 		const struct k3_task *t = &plan->task[i];
 		if (t->op == K3_OP_GATHER_PARAMS)
-			cr_expect(t->count * 2 * sizeof(float) <= o.piece_bytes || t->n_access == 2, "%s: %zu elements", t->name,
-			          (size_t)t->count);
+			cr_expect(t->count * 2 * sizeof(float) <= o.piece_bytes || t->n_access == 2,
+				  "%s: %zu elements", t->name, (size_t)t->count);
 	}
 	k3_plan_destroy(plan);
 	k3_model_destroy(model);
@@ -350,8 +382,10 @@ experts_alive(const struct k3_plan *plan)
 		uint32_t alive = 0;
 		for (size_t i = plan->model->n_persist; i < plan->n_data; i++) {
 			const struct k3_datum *d = &plan->data[i];
-			if (d->kind == K3_DATA_GATHERED && strcmp(d->what, "full") == 0 && d->first_pos <= pos && pos <= d->last_pos)
-				alive += plan->model->params.param[d->param].role == K3_P_EXPERT_W13;
+			if (d->kind == K3_DATA_GATHERED && strcmp(d->what, "full") == 0 &&
+			    d->first_pos <= pos && pos <= d->last_pos)
+				alive +=
+					plan->model->params.param[d->param].role == K3_P_EXPERT_W13;
 		}
 		most = alive > most ? alive : most;
 	}

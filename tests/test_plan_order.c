@@ -16,7 +16,7 @@ struct ranks {
 static void
 make_ranks(struct ranks *r, uint32_t n)
 {
-	static const uint32_t member[MOST] = { 0, 1, 2 };
+	static const uint32_t member[MOST] = {0, 1, 2};
 
 	for (uint32_t i = 0; i < MOST; i++) {
 		hand_init(&r->h[i]);
@@ -65,7 +65,8 @@ Test(plan_order, two_collectives_swapped_on_one_rank_are_named, .timeout = 60)
 	struct k3_task swap = r.h[2].task[1];
 	r.h[2].task[1] = r.h[2].task[2];
 	r.h[2].task[2] = swap;
-	expect_order_fault(&r, 3, "group0, operation 2: rank 0 does reduce_scatter_grads (100 of type");
+	expect_order_fault(&r, 3,
+			   "group0, operation 2: rank 0 does reduce_scatter_grads (100 of type");
 	expect_order_fault(&r, 3, "rank 2 does allreduce (4 of type");
 }
 
@@ -113,7 +114,8 @@ Test(plan_order, a_member_missing_from_the_group_is_named, .timeout = 60)
 	make_step(&r, 3);
 	for (uint32_t i = 0; i < 3; i++)
 		r.h[i].comm[0].n_members = 2;
-	expect_order_fault(&r, 3, "rank 2: gather_params on communicator 0, of which it is no member");
+	expect_order_fault(&r, 3,
+			   "rank 2: gather_params on communicator 0, of which it is no member");
 }
 
 Test(plan_order, another_table_of_groups_is_refused, .timeout = 60)

@@ -66,7 +66,8 @@ Test(plan_print, the_longest_chain_goes_through_data_and_slots, .timeout = 60)
 
 Test(plan_print, the_picture_has_every_edge_once, .timeout = 60)
 {
-	static const char *const edge[] = { "t0 -> t1;", "t0 -> t2;", "t0 -> t3;", "t1 -> t3;", "t2 -> t3;", "t3 -> t4;" };
+	static const char *const edge[] = {"t0 -> t1;", "t0 -> t2;", "t0 -> t3;",
+					   "t1 -> t3;", "t2 -> t3;", "t3 -> t4;"};
 	struct hand h;
 
 	diamond(&h);
@@ -105,11 +106,13 @@ Test(plan_print, the_json_holds_every_task_with_its_accesses, .timeout = 60)
 	cr_expect_eq(json_array_size(json_object_get(root, "slots")), plan->n_slots);
 	for (size_t i = 0; i < plan->n_tasks; i++) {
 		json_t *data = json_object_get(json_array_get(tasks, i), "data");
-		cr_expect_str_eq(json_string_value(json_object_get(json_array_get(tasks, i), "name")), plan->task[i].name);
+		cr_expect_str_eq(
+			json_string_value(json_object_get(json_array_get(tasks, i), "name")),
+			plan->task[i].name);
 		cr_assert_eq(json_array_size(data), plan->task[i].n_access);
 		for (uint32_t k = 0; k < plan->task[i].n_access; k++) {
 			const struct k3_access *a = &plan->access[plan->task[i].first_access + k];
-			static const char *const mode[] = { "", "R", "W", "RW" };
+			static const char *const mode[] = {"", "R", "W", "RW"};
 			json_t *pair = json_array_get(data, k);
 			cr_expect_eq(json_integer_value(json_array_get(pair, 0)), a->datum);
 			cr_expect_str_eq(json_string_value(json_array_get(pair, 1)), mode[a->mode]);
@@ -126,7 +129,7 @@ Test(plan_print, families_and_layers_add_up_to_the_step, .timeout = 60)
 	struct k3_model *model = case_model("cp=1", 0, NULL);
 	struct k3_plan *plan = case_plan(model, "64", true), *end;
 	struct k3_plan_stats s;
-	struct k3_count by_family = { 0 }, by_layer = { 0 };
+	struct k3_count by_family = {0}, by_layer = {0};
 
 	cr_assert_eq(k3_plan_optimizer(&end, model, 0), K3_OK);
 	cr_assert_eq(k3_plan_stats_init(&s, model), K3_OK);
@@ -202,7 +205,9 @@ expect_status(const char *arguments, int want)
 Test(plan_print, the_program_prints_a_table_and_says_whether_it_fits, .timeout = 60)
 {
 	int status;
-	char *text = run_program("--model tiny --tokens 100 --documents 30,50 --mesh cp=2,dp_shard=2 --memory 1", &status);
+	char *text = run_program(
+		"--model tiny --tokens 100 --documents 30,50 --mesh cp=2,dp_shard=2 --memory 1",
+		&status);
 
 	cr_expect_eq(status, 0);
 	cr_expect_eq(strncmp(text, "table\tname\ttasks\tflops\tbytes\tcost_us\n", 37), 0);
@@ -221,10 +226,24 @@ Test(plan_print, the_program_prints_a_table_and_says_whether_it_fits, .timeout =
 Test(plan_print, the_program_refuses_bad_options_with_status_two, .timeout = 60)
 {
 	static const char *const bad[] = {
-		"", "--model nosuch", "--model tiny --tokens 0", "--model tiny --tokens ten", "--model tiny --tokens 1e300",
-		"--model tiny --tile-tokens 65", "--model tiny --mesh tp=2", "--model tiny --documents 10,-1", "--model tiny --documents ,", "--model tiny --documents 3,", "--model tiny --documents 1x",
-		"--model tiny --tokens 5 --documents 3,3", "--model tiny --memory NaN", "--model tiny --memory -1", "--model tiny extra",
-		"--model tiny --layers 0", "--model tiny --tokens 7 --mesh cp=4", "--nosuch",
+		"",
+		"--model nosuch",
+		"--model tiny --tokens 0",
+		"--model tiny --tokens ten",
+		"--model tiny --tokens 1e300",
+		"--model tiny --tile-tokens 65",
+		"--model tiny --mesh tp=2",
+		"--model tiny --documents 10,-1",
+		"--model tiny --documents ,",
+		"--model tiny --documents 3,",
+		"--model tiny --documents 1x",
+		"--model tiny --tokens 5 --documents 3,3",
+		"--model tiny --memory NaN",
+		"--model tiny --memory -1",
+		"--model tiny extra",
+		"--model tiny --layers 0",
+		"--model tiny --tokens 7 --mesh cp=4",
+		"--nosuch",
 	};
 
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)

@@ -12,7 +12,8 @@
 #include "program.h"
 #include "scratch.h"
 
-#define TEST(name) Test(run_train, name, .init = scratch_start, .fini = scratch_stop, .timeout = 240)
+#define TEST(name)                                                                                 \
+	Test(run_train, name, .init = scratch_start, .fini = scratch_stop, .timeout = 240)
 
 #define SMALL "--model tiny --tokens 192 --tile-tokens 64 --accumulate 2 --lr 2e-3"
 
@@ -20,8 +21,9 @@
 static char *
 prints(const char *environment, const char *more)
 {
-	struct program_result r = program_run(environment, "k3_train", SMALL " --data %s --fingerprint %s",
-	                                      scratch_path("text.k3t"), more);
+	struct program_result r =
+		program_run(environment, "k3_train", SMALL " --data %s --fingerprint %s",
+			    scratch_path("text.k3t"), more);
 	cr_assert_eq(r.status, 0, "status %d: %s", r.status, scratch_log());
 	char *all = program_all(r.out, "fingerprint");
 	cr_assert(strlen(all) >= 16, "no fingerprints in:\n%s", r.out);
@@ -33,7 +35,8 @@ static void
 same_prints(const char *environment, const char *more)
 {
 	program_dataset();
-	char *a = prints("STARPU_SCHED=eager STARPU_NCPU=1", "--steps 5"), *b = prints(environment, more);
+	char *a = prints("STARPU_SCHED=eager STARPU_NCPU=1", "--steps 5"),
+	     *b = prints(environment, more);
 	cr_assert_str_eq(a, b, "%s %s: other bits", environment, more);
 	free(a);
 	free(b);
@@ -104,15 +107,17 @@ TEST(five_steps_and_a_resumed_run_equal_ten_straight)
 TEST(a_changed_option_is_refused_with_both_values_on_resume)
 {
 	program_dataset();
-	struct program_result r = program_run("", "k3_train", SMALL " --data %s --steps 4 --stop-after 2 --save %s",
-	                                      scratch_path("text.k3t"), scratch_path("ck"));
+	struct program_result r =
+		program_run("", "k3_train", SMALL " --data %s --steps 4 --stop-after 2 --save %s",
+			    scratch_path("text.k3t"), scratch_path("ck"));
 	cr_assert_eq(r.status, 0);
 	program_free(&r);
 	scratch_log();
 	r = program_run("", "k3_train", "--resume %s --lr 0.125", scratch_path("ck"));
 	const char *log = scratch_log();
 	cr_assert_eq(r.status, 2);
-	cr_assert(strstr(log, "0.125") && strstr(log, "0.002"), "both values are expected in: %s", log);
+	cr_assert(strstr(log, "0.125") && strstr(log, "0.002"), "both values are expected in: %s",
+		  log);
 	cr_assert_str_empty(r.out);
 	program_free(&r);
 }
@@ -120,11 +125,13 @@ TEST(a_changed_option_is_refused_with_both_values_on_resume)
 TEST(changed_data_is_refused_on_resume)
 {
 	program_dataset();
-	struct program_result r = program_run("", "k3_train", SMALL " --data %s --steps 4 --stop-after 2 --save %s",
-	                                      scratch_path("text.k3t"), scratch_path("ck"));
+	struct program_result r =
+		program_run("", "k3_train", SMALL " --data %s --steps 4 --stop-after 2 --save %s",
+			    scratch_path("text.k3t"), scratch_path("ck"));
 	cr_assert_eq(r.status, 0);
 	program_free(&r);
-	r = program_run("", "k3_data", "tokens --bytes %s %s -o %s", scratch_path("doc0"), scratch_path("doc1"), scratch_path("text.k3t"));
+	r = program_run("", "k3_data", "tokens --bytes %s %s -o %s", scratch_path("doc0"),
+			scratch_path("doc1"), scratch_path("text.k3t"));
 	cr_assert_eq(r.status, 0, "%s", scratch_log());
 	program_free(&r);
 	r = program_run("", "k3_train", "--resume %s", scratch_path("ck"));
@@ -133,7 +140,8 @@ TEST(changed_data_is_refused_on_resume)
 	program_free(&r);
 }
 
-/* Kills a run at a moment of its save after step 4 and resumes: the checkpoint of step 2 or 4 must be whole. */
+/* Kills a run at a moment of its save after step 4 and resumes: the checkpoint of step 2 or 4 must
+ * be whole. */
 static void
 kill_while_saving(useconds_t delay_us)
 {
@@ -143,8 +151,10 @@ kill_while_saving(useconds_t delay_us)
 
 	program_dataset();
 	char *straight = prints("", "--steps 8");
-	snprintf(command, sizeof(command), "exec %s " SMALL " --data %s --steps 8 --save-every 2 --fingerprint --save %s >/dev/null",
-	         program_path("k3_train"), scratch_path("text.k3t"), scratch_path("ck"));
+	snprintf(command, sizeof(command),
+		 "exec %s " SMALL
+		 " --data %s --steps 8 --save-every 2 --fingerprint --save %s >/dev/null",
+		 program_path("k3_train"), scratch_path("text.k3t"), scratch_path("ck"));
 	pid_t pid = fork();
 	if (pid == 0) {
 		execl("/bin/sh", "sh", "-c", command, (char *)NULL);
@@ -155,7 +165,8 @@ kill_while_saving(useconds_t delay_us)
 		usleep(1000);
 	cr_assert_eq(stat(marker, &st), 0, "no checkpoint came");
 	snprintf(marker, sizeof(marker), "%s", scratch_path("ck/.step-000004.partial"));
-	for (int i = 0; i < 40000 && stat(marker, &st) != 0 && waitpid(pid, &status, WNOHANG) == 0; i++)
+	for (int i = 0; i < 40000 && stat(marker, &st) != 0 && waitpid(pid, &status, WNOHANG) == 0;
+	     i++)
 		usleep(200);
 	usleep(delay_us);
 	kill(pid, SIGKILL);
@@ -164,7 +175,8 @@ kill_while_saving(useconds_t delay_us)
 	cr_assert_eq(r.status, 0, "%s", scratch_log());
 	char *after = program_all(r.out, "fingerprint");
 	if (*after)
-		cr_assert_str_eq(straight + strlen(straight) - strlen(after), after, "other bits after a kill at %u us", delay_us);
+		cr_assert_str_eq(straight + strlen(straight) - strlen(after), after,
+				 "other bits after a kill at %u us", delay_us);
 	free(after);
 	free(straight);
 	program_free(&r);
@@ -200,8 +212,9 @@ TEST(a_folder_without_its_marker_does_not_count)
 	char marker[4200];
 
 	program_dataset();
-	struct program_result r = program_run("", "k3_train", SMALL " --data %s --steps 4 --save-every 2 --save %s",
-	                                      scratch_path("text.k3t"), scratch_path("ck"));
+	struct program_result r =
+		program_run("", "k3_train", SMALL " --data %s --steps 4 --save-every 2 --save %s",
+			    scratch_path("text.k3t"), scratch_path("ck"));
 	cr_assert_eq(r.status, 0);
 	program_free(&r);
 	snprintf(marker, sizeof(marker), "%s", scratch_path("ck/step-000004/COMPLETE"));
@@ -218,11 +231,14 @@ TEST(a_terminated_run_ends_with_a_checkpoint)
 	struct program_result r;
 
 	program_dataset();
-	r = program_run("", "k3_train", SMALL " --data %s --steps 100000 --save %s & p=$!; sleep 3; kill -TERM $p; wait $p",
-	                scratch_path("text.k3t"), scratch_path("ck"));
+	r = program_run(
+		"", "k3_train",
+		SMALL " --data %s --steps 100000 --save %s & p=$!; sleep 3; kill -TERM $p; wait $p",
+		scratch_path("text.k3t"), scratch_path("ck"));
 	cr_assert_eq(r.status, 0, "status %d: %s", r.status, scratch_log());
 	program_free(&r);
-	r = program_run("", "k3_eval", "--load %s --data %s --tokens 128", scratch_path("ck"), scratch_path("text.val.k3t"));
+	r = program_run("", "k3_eval", "--load %s --data %s --tokens 128", scratch_path("ck"),
+			scratch_path("text.val.k3t"));
 	cr_assert_eq(r.status, 0, "%s", scratch_log());
 	program_free(&r);
 }
@@ -230,8 +246,9 @@ TEST(a_terminated_run_ends_with_a_checkpoint)
 TEST(the_loss_falls_and_evaluation_agrees_with_the_checkpoint)
 {
 	program_dataset();
-	struct program_result r = program_run("", "k3_train", SMALL " --data %s --eval-data %s --steps 30 --save %s",
-	                                      scratch_path("text.k3t"), scratch_path("text.val.k3t"), scratch_path("ck"));
+	struct program_result r = program_run(
+		"", "k3_train", SMALL " --data %s --eval-data %s --steps 30 --save %s",
+		scratch_path("text.k3t"), scratch_path("text.val.k3t"), scratch_path("ck"));
 	cr_assert_eq(r.status, 0, "%s", scratch_log());
 	char *losses = program_all(r.out, "loss_nats"), *last = program_column(r.out, "loss_nats");
 	double begin = atof(losses), end = atof(last);
@@ -242,10 +259,11 @@ TEST(the_loss_falls_and_evaluation_agrees_with_the_checkpoint)
 	free(losses);
 	free(last);
 	program_free(&r);
-	r = program_run("", "k3_eval", "--load %s --data %s --tokens 192 --tile-tokens 64", scratch_path("ck"),
-	                scratch_path("text.val.k3t"));
+	r = program_run("", "k3_eval", "--load %s --data %s --tokens 192 --tile-tokens 64",
+			scratch_path("ck"), scratch_path("text.val.k3t"));
 	cr_assert_eq(r.status, 0);
-	char *loss = program_column(r.out, "loss_nats"), *accuracy = program_column(r.out, "accuracy");
+	char *loss = program_column(r.out, "loss_nats"),
+	     *accuracy = program_column(r.out, "accuracy");
 	cr_assert(fabs(atof(loss) - told) < 1e-4, "%s and %g", loss, told);
 	cr_assert(atof(accuracy) > 0 && atof(accuracy) <= 1);
 	free(loss);
@@ -256,15 +274,19 @@ TEST(the_loss_falls_and_evaluation_agrees_with_the_checkpoint)
 TEST(generation_prints_prompt_and_bytes_and_repeats_itself)
 {
 	program_dataset();
-	struct program_result r = program_run("", "k3_train", SMALL " --data %s --steps 3 --save %s", scratch_path("text.k3t"),
-	                                      scratch_path("ck"));
+	struct program_result r =
+		program_run("", "k3_train", SMALL " --data %s --steps 3 --save %s",
+			    scratch_path("text.k3t"), scratch_path("ck"));
 	cr_assert_eq(r.status, 0);
 	program_free(&r);
-	r = program_run("", "k3_eval", "--load %s --prompt 'the graph' --bytes 70 --temperature 0.8", scratch_path("ck"));
+	r = program_run("", "k3_eval",
+			"--load %s --prompt 'the graph' --bytes 70 --temperature 0.8",
+			scratch_path("ck"));
 	cr_assert_eq(r.status, 0, "%s", scratch_log());
 	cr_assert_eq(strncmp(r.out, "the graph", 9), 0);
-	struct program_result again =
-		program_run("", "k3_eval", "--load %s --prompt 'the graph' --bytes 70 --temperature 0.8", scratch_path("ck"));
+	struct program_result again = program_run(
+		"", "k3_eval", "--load %s --prompt 'the graph' --bytes 70 --temperature 0.8",
+		scratch_path("ck"));
 	cr_assert_str_eq(r.out, again.out);
 	program_free(&r);
 	program_free(&again);
@@ -272,20 +294,25 @@ TEST(generation_prints_prompt_and_bytes_and_repeats_itself)
 
 TEST(handles_hold_at_most_the_bound_and_nearly_reach_it)
 {
-	static const char *const schedulers[] = { "eager", "random", "lws", "dmdas" };
+	static const char *const schedulers[] = {"eager", "random", "lws", "dmdas"};
 	double best = 0;
 
 	program_dataset();
 	for (size_t i = 0; i < 4; i++) {
 		char environment[64];
-		snprintf(environment, sizeof(environment), "STARPU_SCHED=%s STARPU_NCPU=2", schedulers[i]);
+		snprintf(environment, sizeof(environment), "STARPU_SCHED=%s STARPU_NCPU=2",
+			 schedulers[i]);
 		scratch_log();
-		struct program_result r = program_run(environment, "k3_train", SMALL " --data %s --steps 3", scratch_path("text.k3t"));
+		struct program_result r =
+			program_run(environment, "k3_train", SMALL " --data %s --steps 3",
+				    scratch_path("text.k3t"));
 		cr_assert_eq(r.status, 0);
-		const char *log = scratch_log(), *bound = strstr(log, "at most "), *held = strstr(log, "layouts planned");
+		const char *log = scratch_log(), *bound = strstr(log, "at most "),
+			   *held = strstr(log, "layouts planned");
 		cr_assert(bound && held, "%s", log);
 		double most = atof(bound + 8), now = atof(strstr(held, "; ") + 2);
-		cr_assert(now <= most + 0.05, "%s: %g MiB held, the bound is %g", schedulers[i], now, most);
+		cr_assert(now <= most + 0.05, "%s: %g MiB held, the bound is %g", schedulers[i],
+			  now, most);
 		best = now / most > best ? now / most : best;
 		program_free(&r);
 	}
@@ -295,7 +322,8 @@ TEST(handles_hold_at_most_the_bound_and_nearly_reach_it)
 TEST(a_vocabulary_smaller_than_the_data_is_refused_with_both_numbers)
 {
 	program_dataset();
-	struct program_result r = program_run("", "k3_train", "--model tiny --vocab 128 --data %s", scratch_path("text.k3t"));
+	struct program_result r = program_run("", "k3_train", "--model tiny --vocab 128 --data %s",
+					      scratch_path("text.k3t"));
 	const char *log = scratch_log();
 	cr_assert_eq(r.status, 2);
 	cr_assert(strstr(log, "260") && strstr(log, "128"), "%s", log);
@@ -305,7 +333,9 @@ TEST(a_vocabulary_smaller_than_the_data_is_refused_with_both_numbers)
 TEST(a_data_set_that_is_too_short_is_refused_with_both_counts)
 {
 	program_dataset();
-	struct program_result r = program_run("", "k3_train", "--model tiny --tokens 1000000 --data %s", scratch_path("text.k3t"));
+	struct program_result r =
+		program_run("", "k3_train", "--model tiny --tokens 1000000 --data %s",
+			    scratch_path("text.k3t"));
 	cr_assert_eq(r.status, 2);
 	cr_assert_not_null(strstr(scratch_log(), "1000000"));
 	program_free(&r);
@@ -314,23 +344,32 @@ TEST(a_data_set_that_is_too_short_is_refused_with_both_counts)
 TEST(a_tile_that_is_no_multiple_of_64_is_refused)
 {
 	program_dataset();
-	struct program_result r = program_run("", "k3_train", "--model tiny --tile-tokens 100 --data %s", scratch_path("text.k3t"));
+	struct program_result r =
+		program_run("", "k3_train", "--model tiny --tile-tokens 100 --data %s",
+			    scratch_path("text.k3t"));
 	cr_assert_eq(r.status, 2);
 	program_free(&r);
 }
 
-/* Exploding weights make the loss infinite: nothing is updated, the step is named, no checkpoint is written. */
+/* Exploding weights make the loss infinite: nothing is updated, the step is named, no checkpoint is
+ * written. */
 TEST(a_step_that_is_not_finite_ends_the_run_with_its_number)
 {
 	struct stat st;
 
 	program_dataset();
-	struct program_result r = program_run("", "k3_train", SMALL " --data %s --steps 50 --lr 1000 --clip 0 --warmup 0 --decay 0 "
-	                                      "--weight-decay 1000 --save %s", scratch_path("text.k3t"), scratch_path("ck"));
+	struct program_result r =
+		program_run("", "k3_train",
+			    SMALL " --data %s --steps 50 --lr 1000 --clip 0 --warmup 0 --decay 0 "
+				  "--weight-decay 1000 --save %s",
+			    scratch_path("text.k3t"), scratch_path("ck"));
 	cr_assert_eq(r.status, 2, "an option given twice is refused");
 	program_free(&r);
-	r = program_run("", "k3_train", "--model tiny --tokens 192 --data %s --steps 50 --lr 1000 --clip 0 --warmup 0 --decay 0 "
-	                "--weight-decay 1000 --save %s", scratch_path("text.k3t"), scratch_path("ck"));
+	r = program_run("", "k3_train",
+			"--model tiny --tokens 192 --data %s --steps 50 --lr 1000 --clip 0 "
+			"--warmup 0 --decay 0 "
+			"--weight-decay 1000 --save %s",
+			scratch_path("text.k3t"), scratch_path("ck"));
 	const char *log = scratch_log();
 	cr_assert_eq(r.status, 1, "status %d: %s", r.status, log);
 	cr_assert(strstr(log, "not finite") && strstr(log, "step "), "%s", log);
@@ -341,10 +380,13 @@ TEST(a_step_that_is_not_finite_ends_the_run_with_its_number)
 TEST(one_token_and_two_token_microbatches_train)
 {
 	program_dataset();
-	struct program_result r = program_run("", "k3_train", "--model tiny --tokens 1 --steps 2 --data %s", scratch_path("text.k3t"));
+	struct program_result r =
+		program_run("", "k3_train", "--model tiny --tokens 1 --steps 2 --data %s",
+			    scratch_path("text.k3t"));
 	cr_assert_eq(r.status, 0, "%s", scratch_log());
 	program_free(&r);
-	r = program_run("", "k3_train", "--model tiny --tokens 2 --steps 2 --data %s", scratch_path("text.k3t"));
+	r = program_run("", "k3_train", "--model tiny --tokens 2 --steps 2 --data %s",
+			scratch_path("text.k3t"));
 	cr_assert_eq(r.status, 0, "%s", scratch_log());
 	program_free(&r);
 }
@@ -352,11 +394,14 @@ TEST(one_token_and_two_token_microbatches_train)
 TEST(the_small_preset_and_the_first_layers_of_another_run)
 {
 	program_dataset();
-	struct program_result r = program_run("", "k3_train", "--model small --vocab 260 --tokens 96 --steps 2 --data %s",
-	                                      scratch_path("text.k3t"));
+	struct program_result r = program_run(
+		"", "k3_train", "--model small --vocab 260 --tokens 96 --steps 2 --data %s",
+		scratch_path("text.k3t"));
 	cr_assert_eq(r.status, 0, "%s", scratch_log());
 	program_free(&r);
-	r = program_run("", "k3_train", "--model debug17 --layers 2 --vocab 260 --tokens 96 --steps 1 --data %s", scratch_path("text.k3t"));
+	r = program_run("", "k3_train",
+			"--model debug17 --layers 2 --vocab 260 --tokens 96 --steps 1 --data %s",
+			scratch_path("text.k3t"));
 	cr_assert_eq(r.status, 0, "%s", scratch_log());
 	program_free(&r);
 }
@@ -364,7 +409,8 @@ TEST(the_small_preset_and_the_first_layers_of_another_run)
 TEST(sign_and_no_balance_train)
 {
 	program_dataset();
-	char *sign = prints("", "--steps 3 --balance sign"), *none = prints("", "--steps 3 --balance none");
+	char *sign = prints("", "--steps 3 --balance sign"),
+	     *none = prints("", "--steps 3 --balance none");
 	cr_assert_str_neq(sign, none);
 	free(sign);
 	free(none);

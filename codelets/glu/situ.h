@@ -1,5 +1,5 @@
-/* SiTU (model.md 5.1): situ(g, u) = b1 tanh(g/b1) sigmoid(g) * b2 tanh(u/b2), at most b1 b2 in size.
- * The sigmoid sees the unsaturated g. */
+/* SiTU (model.md 5.1): situ(g, u) = b1 tanh(g/b1) sigmoid(g) * b2 tanh(u/b2), at most b1 b2 in
+ * size. The sigmoid sees the unsaturated g. */
 #ifndef K3_GLU_SITU_H
 #define K3_GLU_SITU_H
 #include <math.h>

@@ -1,8 +1,8 @@
 /* Products with a weight that is cut in row blocks (BLAS calls, no StarPU).
  *
- * w describes a matrix [rows, cols]; its blocks are buf[w->first] ...  Rows r0 .. r1-1 of it take part.
- * x [t, cols] has leading dimension ldx, y [t, r1-r0] has ldy.  t = 0 is legal.
- * y (dx, dw) = beta * y + ...; beta 0 overwrites without reading.
+ * w describes a matrix [rows, cols]; its blocks are buf[w->first] ...  Rows r0 .. r1-1 of it take
+ * part. x [t, cols] has leading dimension ldx, y [t, r1-r0] has ldy.  t = 0 is legal. y (dx, dw) =
+ * beta * y + ...; beta 0 overwrites without reading.
  */
 #ifndef K3_LINALG_LINEAR_H
 #define K3_LINALG_LINEAR_H
@@ -10,18 +10,19 @@
 
 /** y = beta y + x W[r0:r1]^T.  Cost: 2 t (r1-r0) cols flop. */
 void k3_linear_fwd(float *y, size_t ldy, float beta, const float *x, size_t ldx, void *const *buf,
-                   const struct k3_weight *w, size_t r0, size_t r1, size_t t);
+		   const struct k3_weight *w, size_t r0, size_t r1, size_t t);
 
 /** dx [t, cols] = beta dx + dy W[r0:r1]. */
-void k3_linear_dx(float *dx, size_t lddx, float beta, const float *dy, size_t lddy, void *const *buf,
-                  const struct k3_weight *w, size_t r0, size_t r1, size_t t);
+void k3_linear_dx(float *dx, size_t lddx, float beta, const float *dy, size_t lddy,
+		  void *const *buf, const struct k3_weight *w, size_t r0, size_t r1, size_t t);
 
 /**
  * Gradient rows r0 .. r1-1: dw = (w->accumulate ? dw : 0) + dy^T x.
- * With r0 > 0 or r1 < rows only these rows are touched; the caller covers all rows before anything reads them.
+ * With r0 > 0 or r1 < rows only these rows are touched; the caller covers all rows before anything
+ * reads them.
  */
-void k3_linear_dw(void *const *buf, const struct k3_weight *dw, size_t r0, size_t r1, const float *dy, size_t lddy,
-                  const float *x, size_t ldx, size_t t);
+void k3_linear_dw(void *const *buf, const struct k3_weight *dw, size_t r0, size_t r1,
+		  const float *dy, size_t lddy, const float *x, size_t ldx, size_t t);
 
 /** The single block of a vector or small weight; asserts that it is one block. */
 static inline float *

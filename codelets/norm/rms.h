@@ -1,4 +1,5 @@
-/* RMSNorm of one row (model.md 2.1): y = w * x * r, r = 1 / sqrt(mean(x^2) + eps).  Sums in double. */
+/* RMSNorm of one row (model.md 2.1): y = w * x * r, r = 1 / sqrt(mean(x^2) + eps).  Sums in double.
+ */
 #ifndef K3_NORM_RMS_H
 #define K3_NORM_RMS_H
 #include <math.h>
@@ -24,11 +25,12 @@ k3_rms_fwd_row(float *y, const float *x, const float *w, float r, size_t d)
 }
 
 /**
- * dx (= or += with add) of a row, and dw += dy * x * r.  With n = x r, dn = dy w: dx = r (dn - n mean(dn n)).
- * dx may be dy when add is 0.
+ * dx (= or += with add) of a row, and dw += dy * x * r.  With n = x r, dn = dy w: dx = r (dn - n
+ * mean(dn n)). dx may be dy when add is 0.
  */
 static inline void
-k3_rms_bwd_row(float *dx, float *dw, const float *dy, const float *x, const float *w, float r, size_t d, int add)
+k3_rms_bwd_row(float *dx, float *dw, const float *dy, const float *x, const float *w, float r,
+	       size_t d, int add)
 {
 	double dot = 0;
 

@@ -7,10 +7,10 @@
 #define K3_OP_GLU_H
 #include "op.h"
 
-/* glu_fwd:    0 W y [t,d]; 1 W gu [t,2f] (g columns, then u columns); 2 R x [t,d]; 3 W work h [t,f];
- *             p_in: 0..1 x R [t,d]; w1 (f,d), w3 (f,d), w2 (d,f).
- * glu_bwd_dx: 0 W dx [t,d]; 1 W dgu [t,2f]; 2 R dy [t,d]; 3 R gu; 4 W work [t,f]; w1, w3, w2.
- * glu_bwd_dw: 0 R dgu; 1 R dy; 2 R gu; 3 R x; 4 W work [t,f]; w1, w3, w2 = their gradients W/RW. */
+/* glu_fwd:    0 W y [t,d]; 1 W gu [t,2f] (g columns, then u columns); 2 R x [t,d]; 3 W work h
+ * [t,f]; p_in: 0..1 x R [t,d]; w1 (f,d), w3 (f,d), w2 (d,f). glu_bwd_dx: 0 W dx [t,d]; 1 W dgu
+ * [t,2f]; 2 R dy [t,d]; 3 R gu; 4 W work [t,f]; w1, w3, w2. glu_bwd_dw: 0 R dgu; 1 R dy; 2 R gu; 3
+ * R x; 4 W work [t,f]; w1, w3, w2 = their gradients W/RW. */
 struct k3_glu_args {
 	uint32_t n_buf;
 	size_t t, d, f;

@@ -1,15 +1,15 @@
 /* What all operations share: how a task's arguments name its data.
  *
- * A kernel is a plain function `void k3_<op>_cpu_f32(void *const *buf, const struct k3_<op>_args *a)`.
- * buf[] holds the task's data in the order that the operation's header documents:
+ * A kernel is a plain function `void k3_<op>_cpu_f32(void *const *buf, const struct k3_<op>_args
+ * *a)`. buf[] holds the task's data in the order that the operation's header documents:
  *
  *   fixed operands (outputs first), then lists (struct k3_list), then weights (struct k3_weight).
  *
  * Lists and weights take a variable number of buffers, so the arguments say where they begin.
  * The same arguments serve every kind of device, and the planner (plain C) fills them.
  * Matrices are row-major without padding unless a leading dimension is named.
- * "W/RW": the first contribution to a sum writes (flag `accumulate` = 0 in the arguments: the kernel must
- * set every element, nothing may be read), later ones add (`accumulate` = 1).
+ * "W/RW": the first contribution to a sum writes (flag `accumulate` = 0 in the arguments: the
+ * kernel must set every element, nothing may be read), later ones add (`accumulate` = 1).
  */
 #ifndef K3_OP_OP_H
 #define K3_OP_OP_H
@@ -23,8 +23,8 @@ struct k3_list {
 };
 
 /**
- * A matrix [rows, cols] cut in row blocks: buffer first + b holds rows b*block_rows .. (the last may be short).
- * A vector is a matrix of one row. n = 0: absent.
+ * A matrix [rows, cols] cut in row blocks: buffer first + b holds rows b*block_rows .. (the last
+ * may be short). A vector is a matrix of one row. n = 0: absent.
  */
 struct k3_weight {
 	uint32_t first, n;
@@ -38,17 +38,18 @@ struct k3_args_head {
 };
 
 /* The tile layout: one int32 datum per tile, made by the planner from the document ids.
- * Tokens with document id 0 are padding or masked holes; a document may hold holes, which do not end it. */
+ * Tokens with document id 0 are padding or masked holes; a document may hold holes, which do not
+ * end it. */
 enum k3_tile_header {
-	K3_TL_ROWS,       /* t, rows of the tile */
-	K3_TL_VALID,      /* rows with a document */
-	K3_TL_SEGMENTS,   /* documents that touch the tile */
-	K3_TL_ROW0,       /* global row of the tile's first row */
-	K3_TL_CONT_IN,    /* 1: the first segment continues a document of an earlier tile */
-	K3_TL_CONT_OUT,   /* 1: the last segment's document goes on in a later tile */
-	K3_TL_HIST_IN,    /* valid rows of the entering halo, <= taps - 1; 0 if not CONT_IN */
-	K3_TL_HIST_OUT,   /* valid rows of the leaving halo, <= taps - 1; 0 if not CONT_OUT */
-	K3_TL_HEAD        /* length of the header */
+	K3_TL_ROWS,	/* t, rows of the tile */
+	K3_TL_VALID,	/* rows with a document */
+	K3_TL_SEGMENTS, /* documents that touch the tile */
+	K3_TL_ROW0,	/* global row of the tile's first row */
+	K3_TL_CONT_IN,	/* 1: the first segment continues a document of an earlier tile */
+	K3_TL_CONT_OUT, /* 1: the last segment's document goes on in a later tile */
+	K3_TL_HIST_IN,	/* valid rows of the entering halo, <= taps - 1; 0 if not CONT_IN */
+	K3_TL_HIST_OUT, /* valid rows of the leaving halo, <= taps - 1; 0 if not CONT_OUT */
+	K3_TL_HEAD	/* length of the header */
 };
 
 /** Length of the layout datum, in int32. */
