@@ -231,7 +231,7 @@ run_step(struct train_case *c, size_t step)
 	k3_runtime_drain(c->session.runtime);
 	K3_TRY(k3_store_datum_read(c->session.store, NULL, c->session.model->step_out[step & 1],
 				   out));
-	c->loss[step] = out[K3_OUT_LOSS_SUM] / out[K3_OUT_VALID];
+	c->loss[step] = out[K3_OUT_VALID] > 0 ? out[K3_OUT_LOSS_SUM] / out[K3_OUT_VALID] : 0;
 	c->norm[step] = out[K3_OUT_NORM];
 	compare_balance(c, step);
 out:

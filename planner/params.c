@@ -18,6 +18,7 @@ struct table {
 	int status;
 };
 
+/* A parameter of the table: a matrix [rows, cols], or with rows 0 a vector of cols elements. */
 static struct k3_param *
 add(struct table *t, enum k3_role role, int layer, enum k3_unit unit, size_t rows, size_t cols,
     const char *fmt, ...)
@@ -36,16 +37,19 @@ add(struct table *t, enum k3_role role, int layer, enum k3_unit unit, size_t row
 		t->cap = cap;
 	}
 	struct k3_param *p = &ps->param[ps->n];
+	/* rows 0 means a vector: a matrix of one row is no norm and keeps both dimensions */
+	bool vector = rows == 0;
+	rows = vector ? 1 : rows;
 	memset(p, 0, sizeof(*p));
 	p->role = role;
 	p->layer = layer;
 	p->unit = unit;
 	p->rows = rows;
 	p->cols = cols;
-	p->n_dims = rows == 1 ? 1 : 2;
-	p->dims[0] = rows == 1 ? cols : rows;
-	p->dims[1] = rows == 1 ? 0 : cols;
-	p->init = rows == 1 ? K3_INIT_ONE : K3_INIT_NORMAL;
+	p->n_dims = vector ? 1 : 2;
+	p->dims[0] = vector ? cols : rows;
+	p->dims[1] = vector ? 0 : cols;
+	p->init = vector ? K3_INIT_ONE : K3_INIT_NORMAL;
 	p->init_scale = 0.02;
 	va_start(ap, fmt);
 	vsnprintf(p->name, sizeof(p->name), fmt, ap);
@@ -88,16 +92,16 @@ static void
 add_mixers(struct table *t, int l, size_t d)
 {
 	if (l > 0) {
-		add(t, K3_P_ATTN_RES_NORM, l, K3_UNIT_LAYER, 1, d,
+		add(t, K3_P_ATTN_RES_NORM, l, K3_UNIT_LAYER, 0, d,
 		    LAYER "self_attention_res_norm.weight", l);
-		struct k3_param *p = add(t, K3_P_ATTN_RES_PROJ, l, K3_UNIT_LAYER, 1, d,
+		struct k3_param *p = add(t, K3_P_ATTN_RES_PROJ, l, K3_UNIT_LAYER, 0, d,
 					 LAYER "self_attention_res_proj.weight", l);
 		set_dims(p, 2, 1, d, 0, 0);
 		set_init(p, K3_INIT_ZERO, 0.02, false);
 	}
-	add(t, K3_P_FFN_RES_NORM, l, K3_UNIT_LAYER, 1, d, LAYER "mlp_res_norm.weight", l);
+	add(t, K3_P_FFN_RES_NORM, l, K3_UNIT_LAYER, 0, d, LAYER "mlp_res_norm.weight", l);
 	struct k3_param *p =
-		add(t, K3_P_FFN_RES_PROJ, l, K3_UNIT_LAYER, 1, d, LAYER "mlp_res_proj.weight", l);
+		add(t, K3_P_FFN_RES_PROJ, l, K3_UNIT_LAYER, 0, d, LAYER "mlp_res_proj.weight", l);
 	set_dims(p, 2, 1, d, 0, 0);
 	set_init(p, K3_INIT_ZERO, 0.02, false);
 }
@@ -121,15 +125,15 @@ add_kda(struct table *t, const struct k3_config *c, int l)
 	add(t, K3_P_KDA_FB, l, K3_UNIT_LAYER, p, c->kda_dim, LAYER "self_attn.f_b_proj.weight", l);
 	add(t, K3_P_KDA_B, l, K3_UNIT_LAYER, c->kda_heads, d, LAYER "self_attn.b_proj.weight", l);
 	add(t, K3_P_KDA_G, l, K3_UNIT_LAYER, p, d, LAYER "self_attn.g_proj.weight", l);
-	set_init(add(t, K3_P_KDA_ON, l, K3_UNIT_LAYER, 1, c->kda_dim,
+	set_init(add(t, K3_P_KDA_ON, l, K3_UNIT_LAYER, 0, c->kda_dim,
 		     LAYER "self_attn.o_norm.weight", l),
 		 K3_INIT_ONE, 0, true);
 	add(t, K3_P_KDA_O, l, K3_UNIT_LAYER, d, p, LAYER "self_attn.o_proj.weight", l);
-	struct k3_param *a = add(t, K3_P_KDA_ALOG, l, K3_UNIT_LAYER, 1, c->kda_heads,
+	struct k3_param *a = add(t, K3_P_KDA_ALOG, l, K3_UNIT_LAYER, 0, c->kda_heads,
 				 LAYER "self_attn.A_log", l);
 	set_dims(a, 1, (c->kda_heads + 127) / 128 * 128, 0, 0, 0);
 	set_init(a, K3_INIT_LOG_UNIFORM, 0, true);
-	set_init(add(t, K3_P_KDA_DT, l, K3_UNIT_LAYER, 1, p, LAYER "self_attn.dt_bias", l),
+	set_init(add(t, K3_P_KDA_DT, l, K3_UNIT_LAYER, 0, p, LAYER "self_attn.dt_bias", l),
 		 K3_INIT_ZERO, 0, true);
 }
 
@@ -139,13 +143,13 @@ add_mla(struct table *t, const struct k3_config *c, int l)
 	size_t d = c->width, h = c->heads, kq = c->nope_dim + c->rope_dim;
 
 	add(t, K3_P_MLA_QA, l, K3_UNIT_LAYER, c->q_rank, d, LAYER "self_attn.q_a_proj.weight", l);
-	add(t, K3_P_MLA_QN, l, K3_UNIT_LAYER, 1, c->q_rank, LAYER "self_attn.q_a_layernorm.weight",
+	add(t, K3_P_MLA_QN, l, K3_UNIT_LAYER, 0, c->q_rank, LAYER "self_attn.q_a_layernorm.weight",
 	    l);
 	add(t, K3_P_MLA_QB, l, K3_UNIT_LAYER, h * kq, c->q_rank, LAYER "self_attn.q_b_proj.weight",
 	    l);
 	add(t, K3_P_MLA_KVA, l, K3_UNIT_LAYER, c->kv_rank + c->rope_dim, d,
 	    LAYER "self_attn.kv_a_proj_with_mqa.weight", l);
-	add(t, K3_P_MLA_KN, l, K3_UNIT_LAYER, 1, c->kv_rank,
+	add(t, K3_P_MLA_KN, l, K3_UNIT_LAYER, 0, c->kv_rank,
 	    LAYER "self_attn.kv_a_layernorm.weight", l);
 	add(t, K3_P_MLA_KVB, l, K3_UNIT_LAYER, h * (c->nope_dim + c->v_dim), c->kv_rank,
 	    LAYER "self_attn.kv_b_proj.weight", l);
@@ -184,7 +188,7 @@ add_moe(struct table *t, const struct k3_config *c, int l)
 	    LAYER "block_sparse_moe.routed_expert_down_proj.weight", l);
 	add(t, K3_P_LATENT_UP, l, K3_UNIT_LAYER, d, r,
 	    LAYER "block_sparse_moe.routed_expert_up_proj.weight", l);
-	add(t, K3_P_LATENT_NORM, l, K3_UNIT_LAYER, 1, r,
+	add(t, K3_P_LATENT_NORM, l, K3_UNIT_LAYER, 0, r,
 	    LAYER "block_sparse_moe.routed_expert_norm.weight", l);
 	add(t, K3_P_SHARED_W1, l, K3_UNIT_LAYER, fs, d,
 	    LAYER "block_sparse_moe.shared_experts.gate_proj.weight", l);
@@ -218,8 +222,8 @@ add_layer(struct table *t, const struct k3_config *c, int l)
 {
 	size_t d = c->width;
 
-	add(t, K3_P_ATTN_NORM, l, K3_UNIT_LAYER, 1, d, LAYER "input_layernorm.weight", l);
-	add(t, K3_P_FFN_NORM, l, K3_UNIT_LAYER, 1, d, LAYER "post_attention_layernorm.weight", l);
+	add(t, K3_P_ATTN_NORM, l, K3_UNIT_LAYER, 0, d, LAYER "input_layernorm.weight", l);
+	add(t, K3_P_FFN_NORM, l, K3_UNIT_LAYER, 0, d, LAYER "post_attention_layernorm.weight", l);
 	add_mixers(t, l, d);
 	if (c->is_mla[l])
 		add_mla(t, c, l);
@@ -255,8 +259,8 @@ add_vision(struct table *t, const struct k3_config *c)
 	set_init(pos, K3_INIT_NORMAL_FREE, 1.0, false);
 	for (int i = 0; i < (int)v->layers; i++) {
 		const char *const block = TOWER "encoder.blocks.%d.%s.weight";
-		add(t, K3_P_VIT_NORM0, i, u, 1, w, block, i, "norm0");
-		add(t, K3_P_VIT_NORM1, i, u, 1, w, block, i, "norm1");
+		add(t, K3_P_VIT_NORM0, i, u, 0, w, block, i, "norm0");
+		add(t, K3_P_VIT_NORM1, i, u, 0, w, block, i, "norm1");
 		add(t, K3_P_VIT_QKV, i, u, 3 * (size_t)v->qkv_width, w, block, i, "wqkv");
 		add(t, K3_P_VIT_O, i, u, w, v->qkv_width, block, i, "wo");
 		set_init(add(t, K3_P_VIT_FC0, i, u, v->ffn, w, block, i, "mlp.fc0"), K3_INIT_NORMAL,
@@ -264,12 +268,12 @@ add_vision(struct table *t, const struct k3_config *c)
 		set_init(add(t, K3_P_VIT_FC1, i, u, w, v->ffn, block, i, "mlp.fc1"), K3_INIT_NORMAL,
 			 sqrt(2.0 / v->ffn), false);
 	}
-	add(t, K3_P_VIT_FINAL_NORM, -1, u, 1, w, TOWER "encoder.final_layernorm.weight");
+	add(t, K3_P_VIT_FINAL_NORM, -1, u, 0, w, TOWER "encoder.final_layernorm.weight");
 	set_init(add(t, K3_P_PROJ_0, -1, u, m, m, "mm_projector.proj.0.weight"), K3_INIT_NORMAL,
 		 sqrt(2.0 / (double)m), false);
 	set_init(add(t, K3_P_PROJ_2, -1, u, c->width, m, "mm_projector.proj.2.weight"),
 		 K3_INIT_NORMAL, sqrt(2.0 / (double)m), false);
-	add(t, K3_P_PROJ_NORM, -1, u, 1, c->width, "mm_projector.post_norm.weight");
+	add(t, K3_P_PROJ_NORM, -1, u, 0, c->width, "mm_projector.post_norm.weight");
 }
 
 /* Checkpoint tensors that belong to a parameter's place in the order. */
@@ -318,13 +322,13 @@ k3_params_init(struct k3_params *params, const struct k3_config *config, bool vi
 		 K3_INIT_NORMAL_FREE, 1.0, false);
 	for (int l = 0; l < (int)c->layers; l++)
 		add_layer(&t, c, l);
-	add(&t, K3_P_OUT_RES_NORM, -1, K3_UNIT_ROOT, 1, d,
+	add(&t, K3_P_OUT_RES_NORM, -1, K3_UNIT_ROOT, 0, d,
 	    "language_model.model.output_attn_res_norm.weight");
-	struct k3_param *rho = add(&t, K3_P_OUT_RES_PROJ, -1, K3_UNIT_ROOT, 1, d,
+	struct k3_param *rho = add(&t, K3_P_OUT_RES_PROJ, -1, K3_UNIT_ROOT, 0, d,
 				   "language_model.model.output_attn_res_proj.weight");
 	set_dims(rho, 2, 1, d, 0, 0);
 	set_init(rho, K3_INIT_ZERO, 0.02, false);
-	add(&t, K3_P_NORM, -1, K3_UNIT_HEAD, 1, d, "language_model.model.norm.weight");
+	add(&t, K3_P_NORM, -1, K3_UNIT_HEAD, 0, d, "language_model.model.norm.weight");
 	set_init(add(&t, K3_P_HEAD, -1, K3_UNIT_HEAD, c->vocab, d, "language_model.lm_head.weight"),
 		 K3_INIT_NORMAL_3S, 1.0 / sqrt((double)d), false);
 	if (vision && c->vision.present)

@@ -27,6 +27,7 @@ check_PROGRAMS += \
 	tests/test_optim \
 	tests/test_options \
 	tests/test_param_init \
+	tests/test_params \
 	tests/test_plan_check \
 	tests/test_plan_mesh \
 	tests/test_plan_order \

@@ -9,20 +9,29 @@
 #include "../drivers/data_tool.h"
 #include "scratch.h"
 
-#define TEST(name) \
-	Test(data_tool, name, .init = scratch_start, .fini = scratch_stop, .timeout = 60)
+#define TEST(name) Test(data_tool, name, .init = scratch_start, .fini = tool_stop, .timeout = 60)
 
 enum { MAX_WORDS = 16 };
 
 static char *table;
 
+static void
+tool_stop(void)
+{
+	free(table);
+	table = NULL;
+	scratch_stop();
+}
+
 /* Runs k3_data with these words; what it printed is in table. */
 static int
 tool_run(const char *const *words)
 {
-	char *argv[MAX_WORDS + 2] = { (char *)"k3_data" };
+	char *argv[MAX_WORDS + 2] = {(char *)"k3_data"};
 	size_t bytes;
 	int argc = 1;
+
+	free(table);
 	FILE *out = open_memstream(&table, &bytes);
 
 	while (words[argc - 1]) {
@@ -34,7 +43,7 @@ tool_run(const char *const *words)
 	return status;
 }
 
-#define RUN(...) tool_run((const char *const[MAX_WORDS]){ __VA_ARGS__ })
+#define RUN(...) tool_run((const char *const[MAX_WORDS]){__VA_ARGS__})
 
 TEST(bytes_then_info_then_ngram)
 {
@@ -60,7 +69,8 @@ TEST(options_of_bytes_reach_the_file)
 
 	scratch_write("text", "0123456789", 10);
 	cr_assert_eq(RUN("tokens", "--output", scratch_path("x.k3t"), "--vocab=512", "--holdout",
-	                 "0.5", "--bytes", scratch_path("text")), 0);
+			 "0.5", "--bytes", scratch_path("text")),
+		     0);
 	cr_assert_eq(k3_k3t_open(&f, scratch_path("x.val.k3t")), K3_OK);
 	cr_assert(f.n_tokens == 5 && k3_k3t_token(&f, 0) == '5' && f.ids.bos == 508);
 	k3_k3t_close(&f);
@@ -68,15 +78,16 @@ TEST(options_of_bytes_reach_the_file)
 
 TEST(a_token_dump_keeps_the_ids_that_were_given)
 {
-	static const uint16_t dump[] = { 3, 4, 2, 5 };
+	static const uint16_t dump[] = {3, 4, 2, 5};
 	struct k3_k3t f;
 
 	scratch_write("dump", dump, sizeof(dump));
 	cr_assert_eq(RUN("tokens", "--raw-u16", scratch_path("dump"), "-o", scratch_path("x.k3t"),
-	                 "--vocab", "9", "--eos", "2", "--bos", "0", "--pad", "8"), 0);
+			 "--vocab", "9", "--eos", "2", "--bos", "0", "--pad", "8"),
+		     0);
 	cr_assert_eq(k3_k3t_open(&f, scratch_path("x.k3t")), K3_OK);
-	cr_assert(f.n_docs == 2 && f.ids.vocab == 9 && f.ids.bos == 0 && f.ids.eos == 2
-	          && f.ids.pad == 8 && f.ids.placeholder == K3_K3T_NO_ID);
+	cr_assert(f.n_docs == 2 && f.ids.vocab == 9 && f.ids.bos == 0 && f.ids.eos == 2 &&
+		  f.ids.pad == 8 && f.ids.placeholder == K3_K3T_NO_ID);
 	k3_k3t_close(&f);
 	cr_assert_eq(RUN("info", scratch_path("x.k3t")), 0);
 	cr_assert_not_null(strstr(table, "\t9\t0\t2\t-\t8\t"));
@@ -109,7 +120,7 @@ TEST(wrong_usage_gives_status_2_a_message_and_no_file)
 		{{"tokens", "--raw-u16", text, text, "-o", out, "--vocab", "9", "--eos", "1"},
 		 "is one file"},
 		{{"tokens", "--raw-u32", text, "-o", out, "--vocab", "9", "--eos", "1", "--holdout",
-		 "0.5"},
+		  "0.5"},
 		 "--holdout has no effect together with --raw-u32"},
 		{{"tokens", "--raw-u16", text, "-o", out, "--vocab", "9", "--eos", "9"},
 		 "eos id 9"},
@@ -127,17 +138,16 @@ TEST(wrong_usage_gives_status_2_a_message_and_no_file)
 		const char *log = scratch_log();
 		cr_assert_eq(status, 2, "case %zu: status %d", i, status);
 		cr_assert_not_null(strstr(log, cases[i].message), "case %zu: \"%s\" is not in: %s",
-		                   i, cases[i].message, log);
+				   i, cases[i].message, log);
 		cr_assert_eq(strchr(log, '\n'), log + strlen(log) - 1, "more than a line: %s", log);
 		cr_assert_str_empty(table);
 		cr_assert_eq(scratch_files(), 1);
-		free(table);
 	}
 }
 
 TEST(a_table_that_cannot_be_written_is_a_failure)
 {
-	char *argv[] = { (char *)"k3_data", (char *)"info", (char *)scratch_path("x.k3t"), NULL };
+	char *argv[] = {(char *)"k3_data", (char *)"info", (char *)scratch_path("x.k3t"), NULL};
 	FILE *full = fopen("/dev/full", "w");
 
 	scratch_write("text", "0123456789", 10);

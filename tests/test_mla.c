@@ -474,3 +474,19 @@ Test(mla_attn, a_later_pair_adds_to_its_gradients, .timeout = 60, .fini = held_e
 	held_expect(dq, "mla", "attn.dq", 2e-6);
 	held_expect(dkv, "mla", "attn.dkv", 2e-6);
 }
+
+Test(mla_attn, a_nan_is_handed_on_and_not_taken_for_padding, .timeout = 60, .fini = held_end)
+{
+	struct cuts each = {2, {0, 50, 100}};
+	float *o = held_out(2100), *lse = held_out(300), *o2 = held_out(2100), *lse2 = held_out(300);
+	struct attn d = golden();
+
+	forward(&d, 0, 100, &each, 1, 0, 3, o, lse);
+	d.q = held_copy(d.q, 2400);
+	d.q[60 * 24] = NAN;
+	forward(&d, 0, 100, &each, 1, 0, 3, o2, lse2);
+	cr_assert(isnan(o2[60 * 21]) && isnan(lse2[60 * 3]), "row 60 gives %g, log-sum-exp %g",
+		  (double)o2[60 * 21], (double)lse2[60 * 3]);
+	held_expect_same(o2, o, 60 * 21, "rows before it");
+	held_expect_same(o2 + 61 * 21, o + 61 * 21, 39 * 21, "rows behind it");
+}
