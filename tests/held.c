@@ -20,18 +20,24 @@ keep(void *p)
 }
 
 void
-held_end(void)
+held_guards(void)
 {
 	size_t broken = 0;
 
-	for (size_t i = 0; i < held.n_guarded; i++) {
+	for (size_t i = 0; i < held.n_guarded; i++)
 		broken += !fixture_guards_intact(held.guarded[i]);
+	cr_assert_eq(broken, 0, "%zu buffers were written beyond their ends", broken);
+}
+
+void
+held_end(void)
+{
+	held_guards();
+	for (size_t i = 0; i < held.n_guarded; i++)
 		fixture_free_poisoned(held.guarded[i]);
-	}
 	for (size_t i = 0; i < held.n_plain; i++)
 		free(held.plain[i]);
 	memset(&held, 0, sizeof(held));
-	cr_assert_eq(broken, 0, "%zu buffers were written beyond their ends", broken);
 }
 
 float *
@@ -138,6 +144,7 @@ held_expect(const float *got, const char *dump, const char *tensor, double tol)
 	fixture_expect_close(got, want, n, tol, tensor);
 	free(want);
 	k3_st_close(st);
+	held_guards();
 }
 
 void
@@ -149,6 +156,7 @@ held_expect_close(const float *got, const float *want, size_t n_elems, double to
 		wide[i] = (double)want[i];
 	fixture_expect_close(got, wide, n_elems, tol, what);
 	free(wide);
+	held_guards();
 }
 
 void
@@ -158,6 +166,7 @@ held_expect_same(const float *got, const float *want, size_t n_elems, const char
 		cr_assert(memcmp(got + i, want + i, sizeof(*got)) == 0,
 			  "%s[%zu] is %.9g, expected %.9g exactly", what, i, (double)got[i],
 			  (double)want[i]);
+	held_guards();
 }
 
 void
@@ -166,4 +175,5 @@ held_expect_all(const float *got, float value, size_t n_elems, const char *what)
 	for (size_t i = 0; i < n_elems; i++)
 		cr_assert(got[i] == value, "%s[%zu] is %g, expected %g exactly", what, i,
 			  (double)got[i], (double)value);
+	held_guards();
 }

@@ -112,22 +112,25 @@ golden_quantile(char which)
 	held_expect(bias, "balance", name[4], 1e-6);
 }
 
-Test(quantile_rule, integer_targets_match_the_reference, .fini = held_end, .timeout = 60)
+Test(quantile_rule, integer_targets_match_the_reference, .timeout = 60)
 {
 	golden_quantile('a');
+	held_end();
 }
 
-Test(quantile_rule, the_update_after_that_matches_the_reference, .fini = held_end, .timeout = 60)
+Test(quantile_rule, the_update_after_that_matches_the_reference, .timeout = 60)
 {
 	golden_quantile('b');
+	held_end();
 }
 
-Test(quantile_rule, an_odd_number_of_experts_matches_the_reference, .fini = held_end, .timeout = 60)
+Test(quantile_rule, an_odd_number_of_experts_matches_the_reference, .timeout = 60)
 {
 	golden_quantile('c');
+	held_end();
 }
 
-Test(quantile_rule, position_lies_inside_the_bin, .fini = held_end, .timeout = 60)
+Test(quantile_rule, position_lies_inside_the_bin, .timeout = 60)
 {
 	/* width .5, target 4 * 1/2: positions 1 + 2/4 and 2 + 2/2, mean 2.25 */
 	const int32_t hist[] = {0, 4, 0, 0, 0, 0, 2, 2};
@@ -136,9 +139,10 @@ Test(quantile_rule, position_lies_inside_the_bin, .fini = held_end, .timeout = 6
 	quantile_update(bias, hist, 2, 1, 4);
 	cr_assert_float_eq(bias[0], -.375, 1e-7);
 	cr_assert_float_eq(bias[1], .375, 1e-7);
+	held_end();
 }
 
-Test(quantile_rule, rank_of_a_fractional_target_is_rounded_up, .fini = held_end, .timeout = 60)
+Test(quantile_rule, rank_of_a_fractional_target_is_rounded_up, .timeout = 60)
 {
 	/* target 4/3, rank 2: 1 + 1/3, 0 + 4/9, 3 + 1/3; the mean is 46/27, width 1/2 */
 	const int32_t hist[] = {1, 1, 2, 0, 3, 0, 0, 1, 0, 0, 0, 4};
@@ -149,9 +153,10 @@ Test(quantile_rule, rank_of_a_fractional_target_is_rounded_up, .fini = held_end,
 	for (size_t e = 0; e < 3; e++)
 		cr_assert_float_eq(bias[e], (pos[e] - mean) / 2, 1e-6, "expert %zu: %g", e,
 				   (double)bias[e]);
+	held_end();
 }
 
-Test(quantile_rule, old_bias_sets_the_width_and_is_replaced, .fini = held_end, .timeout = 60)
+Test(quantile_rule, old_bias_sets_the_width_and_is_replaced, .timeout = 60)
 {
 	const int32_t hist[] = {0, 4, 0, 0, 0, 0, 2, 2};
 	float bias[] = {3, 1}; /* width (2 + 2) / 4 = 1 */
@@ -159,6 +164,7 @@ Test(quantile_rule, old_bias_sets_the_width_and_is_replaced, .fini = held_end, .
 	quantile_update(bias, hist, 2, 1, 4);
 	cr_assert_float_eq(bias[0], -.75, 1e-7);
 	cr_assert_float_eq(bias[1], .75, 1e-7);
+	held_end();
 }
 
 static void

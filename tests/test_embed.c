@@ -34,7 +34,7 @@ backward(float *dtable, float *dy, int32_t *at, size_t t, size_t block, int accu
 	k3_embed_bwd_cpu_f32(task.buf, &a);
 }
 
-Test(embed, rows_come_from_the_block_that_holds_them, .fini = held_end, .timeout = 60)
+Test(embed, rows_come_from_the_block_that_holds_them, .timeout = 60)
 {
 	for (size_t block = 1; block <= V; block++) {
 		float *y = held_out(T * D);
@@ -47,9 +47,10 @@ Test(embed, rows_come_from_the_block_that_holds_them, .fini = held_end, .timeout
 			cr_assert_eq(y[i], (float)(10 * (size_t)ids[i / D] + i % D),
 				     "blocks of %zu rows: y[%zu] is %g", block, i, (double)y[i]);
 	}
+	held_end();
 }
 
-Test(embed, gradients_of_repeated_ids_are_summed, .fini = held_end, .timeout = 60)
+Test(embed, gradients_of_repeated_ids_are_summed, .timeout = 60)
 {
 	float *dtable = held_out(V * D), *dy = held_out(T * D);
 
@@ -60,9 +61,10 @@ Test(embed, gradients_of_repeated_ids_are_summed, .fini = held_end, .timeout = 6
 	held_expect_all(dtable, 2, D, "row 0");
 	held_expect_all(dtable + 4 * D, 4, D, "row 4, first of a block");
 	held_expect_all(dtable + 3 * D, 16, D, "row 3, last of a block");
+	held_end();
 }
 
-Test(embed, rows_of_absent_ids_are_exact_zeros, .fini = held_end, .timeout = 60)
+Test(embed, rows_of_absent_ids_are_exact_zeros, .timeout = 60)
 {
 	static const size_t absent[] = {1, 2, 5, 6, 8, 9};
 
@@ -73,9 +75,10 @@ Test(embed, rows_of_absent_ids_are_exact_zeros, .fini = held_end, .timeout = 60)
 		for (size_t i = 0; i < 6; i++)
 			held_expect_all(dtable + absent[i] * D, 0, D, "absent row");
 	}
+	held_end();
 }
 
-Test(embed, tokens_are_added_in_ascending_order, .fini = held_end, .timeout = 60)
+Test(embed, tokens_are_added_in_ascending_order, .timeout = 60)
 {
 	int32_t same[] = {5, 5, 5};
 	float *dtable = held_out(V * D), *dy = held_out(3 * D);
@@ -87,9 +90,10 @@ Test(embed, tokens_are_added_in_ascending_order, .fini = held_end, .timeout = 60
 	}
 	backward(dtable, dy, same, 3, BLOCK, 0);
 	held_expect_all(dtable + 5 * D, 0, D, "sum in order");
+	held_end();
 }
 
-Test(embed, later_tiles_add_to_the_gradient, .fini = held_end, .timeout = 60)
+Test(embed, later_tiles_add_to_the_gradient, .timeout = 60)
 {
 	float *dtable = counted_table(), *dy = held_out(T * D);
 
@@ -102,14 +106,16 @@ Test(embed, later_tiles_add_to_the_gradient, .fini = held_end, .timeout = 60)
 			add += (size_t)ids[t] == i / D ? 0.5f : 0;
 		cr_assert_eq(dtable[i], (float)(10 * (i / D) + i % D) + add);
 	}
+	held_end();
 }
 
-Test(embed, first_contribution_without_tokens_is_zero, .fini = held_end, .timeout = 60)
+Test(embed, first_contribution_without_tokens_is_zero, .timeout = 60)
 {
 	float *dtable = held_out(V * D);
 
 	backward(dtable, NULL, NULL, 0, BLOCK, 0);
 	held_expect_all(dtable, 0, V * D, "dtable");
+	held_end();
 }
 
 /* Rows 4 .. 6 of a batch of 8, with forced routes of two layers. */
@@ -132,7 +138,7 @@ counted_batch(void)
 	return b;
 }
 
-Test(load, a_tile_takes_its_rows_of_the_batch, .fini = held_end, .timeout = 60)
+Test(load, a_tile_takes_its_rows_of_the_batch, .timeout = 60)
 {
 	struct batch b = counted_batch();
 	const int32_t doc[] = {1, 1, 0};
@@ -157,9 +163,10 @@ Test(load, a_tile_takes_its_rows_of_the_batch, .fini = held_end, .timeout = 60)
 		cr_assert_eq(r1[i], 408 + i);
 	}
 	cr_assert_arr_eq(out_layout, layout, k3_tile_layout_len(3) * sizeof(int32_t));
+	held_end();
 }
 
-Test(load, without_forced_routing_the_host_has_no_routes, .fini = held_end, .timeout = 60)
+Test(load, without_forced_routing_the_host_has_no_routes, .timeout = 60)
 {
 	struct batch b = counted_batch();
 	const int32_t doc[] = {1, 2};
@@ -174,9 +181,10 @@ Test(load, without_forced_routing_the_host_has_no_routes, .fini = held_end, .tim
 	cr_assert_eq(out_ids[1], 101);
 	cr_assert_eq(out_labels[0], 200);
 	cr_assert_eq(out[K3_TL_SEGMENTS], 2);
+	held_end();
 }
 
-Test(load, a_foreign_tile_loads_its_layout_alone, .fini = held_end, .timeout = 60)
+Test(load, a_foreign_tile_loads_its_layout_alone, .timeout = 60)
 {
 	const int32_t doc[] = {3, 3, 4, 0, 4};
 	size_t n = k3_tile_layout_len(5);
@@ -186,6 +194,7 @@ Test(load, a_foreign_tile_loads_its_layout_alone, .fini = held_end, .timeout = 6
 
 	k3_batch_load_cpu(buf, &a, NULL);
 	cr_assert_arr_eq(out, layout, n * sizeof(int32_t));
+	held_end();
 }
 
 Test(load, step_scalars_arrive_unrounded, .timeout = 60)

@@ -41,16 +41,17 @@ forward(float *y, float *gu, float *x, float *p_in)
 	k3_glu_fwd_cpu_f32(task.buf, &a);
 }
 
-Test(glu, forward_matches_the_oracle, .fini = held_end, .timeout = 60)
+Test(glu, forward_matches_the_oracle, .timeout = 60)
 {
 	float *y = held_out(T * D), *gu = held_out(T * 2 * F);
 
 	forward(y, gu, input("glu.x"), NULL);
 	held_expect(gu, "blocks", "glu.gu", 1e-6);
 	held_expect(y, "blocks", "glu.y", 2e-6);
+	held_end();
 }
 
-Test(glu, prefix_is_added_to_the_output, .fini = held_end, .timeout = 60)
+Test(glu, prefix_is_added_to_the_output, .timeout = 60)
 {
 	float *y = held_out(T * D), *gu = held_out(T * 2 * F), *p_in = input("glu.p_in");
 	float *before = held_copy(p_in, T * D);
@@ -60,9 +61,10 @@ Test(glu, prefix_is_added_to_the_output, .fini = held_end, .timeout = 60)
 	for (size_t i = 0; i < T * D; i++)
 		y[i] -= p_in[i];
 	held_expect(y, "blocks", "glu.y", 2e-6);
+	held_end();
 }
 
-Test(glu, gradients_of_the_input_match_the_oracle, .fini = held_end, .timeout = 60)
+Test(glu, gradients_of_the_input_match_the_oracle, .timeout = 60)
 {
 	float *dx = held_out(T * D), *dgu = held_out(T * 2 * F);
 	struct held_task task = {{dx, dgu, input("glu.dy"), input("glu.gu"), held_out(T * F)}, 5};
@@ -72,6 +74,7 @@ Test(glu, gradients_of_the_input_match_the_oracle, .fini = held_end, .timeout = 
 	k3_glu_bwd_dx_cpu_f32(task.buf, &a);
 	held_expect(dgu, "blocks", "glu.dgu", 1e-5);
 	held_expect(dx, "blocks", "glu.dx", 1e-5);
+	held_end();
 }
 
 static void
@@ -95,30 +98,33 @@ expect_weights(float *const dw[3])
 	held_expect(dw[2], "blocks", "glu.dw2", 1e-5);
 }
 
-Test(glu, gradients_of_weights_match_the_oracle, .fini = held_end, .timeout = 60)
+Test(glu, gradients_of_weights_match_the_oracle, .timeout = 60)
 {
 	float *dw[] = {held_out(F * D), held_out(F * D), held_out(D * F)};
 
 	weight_gradients(0, T, dw, 0);
 	expect_weights(dw);
+	held_end();
 }
 
-Test(glu, gradients_of_weights_are_summed_over_tiles, .fini = held_end, .timeout = 60)
+Test(glu, gradients_of_weights_are_summed_over_tiles, .timeout = 60)
 {
 	float *dw[] = {held_out(F * D), held_out(F * D), held_out(D * F)};
 
 	weight_gradients(0, 2, dw, 0);
 	weight_gradients(2, T, dw, 1);
 	expect_weights(dw);
+	held_end();
 }
 
-Test(glu, first_contribution_without_tokens_is_zero, .fini = held_end, .timeout = 60)
+Test(glu, first_contribution_without_tokens_is_zero, .timeout = 60)
 {
 	float *dw[] = {held_out(F * D), held_out(F * D), held_out(D * F)};
 
 	weight_gradients(0, 0, dw, 0);
 	for (size_t i = 0; i < 3; i++)
 		held_expect_all(dw[i], 0, F * D, "dw");
+	held_end();
 }
 
 /* One unit, both weights 1 and W2 = 1: y = situ(x, x). */

@@ -108,46 +108,52 @@ is_golden(size_t block)
 	held_expect(joined(&c), "blocks", "head.dlogits", 1e-5);
 }
 
-Test(lm_head, one_block_matches_the_oracle, .fini = held_end, .timeout = 60)
+Test(lm_head, one_block_matches_the_oracle, .timeout = 60)
 {
 	is_golden(V);
+	held_end();
 }
 
-Test(lm_head, three_blocks_match_the_oracle, .fini = held_end, .timeout = 60)
+Test(lm_head, three_blocks_match_the_oracle, .timeout = 60)
 {
 	is_golden(8);
+	held_end();
 }
 
-Test(lm_head, a_short_last_block_matches_the_oracle, .fini = held_end, .timeout = 60)
+Test(lm_head, a_short_last_block_matches_the_oracle, .timeout = 60)
 {
 	is_golden(5);
 	is_golden(11);
+	held_end();
 }
 
-Test(lm_head, twelve_blocks_match_the_oracle, .fini = held_end, .timeout = 60)
+Test(lm_head, twelve_blocks_match_the_oracle, .timeout = 60)
 {
 	is_golden(2);
+	held_end();
 }
 
-Test(lm_head, logits_stay_when_no_gradient_is_wanted, .fini = held_end, .timeout = 60)
+Test(lm_head, logits_stay_when_no_gradient_is_wanted, .timeout = 60)
 {
 	struct head c = golden(8);
 
 	cross_entropy(&c, 0, T, 0, 0);
 	expect_stat(&c);
 	held_expect(joined(&c), "blocks", "head.logits", 1e-6);
+	held_end();
 }
 
-Test(lm_head, kept_logits_stand_in_vocabulary_order, .fini = held_end, .timeout = 60)
+Test(lm_head, kept_logits_stand_in_vocabulary_order, .timeout = 60)
 {
 	struct head c = golden(5);
 
 	cross_entropy(&c, 0, T, 1, 1);
 	held_expect(c.keep, "blocks", "head.logits", 1e-6);
 	held_expect(joined(&c), "blocks", "head.dlogits", 1e-5);
+	held_end();
 }
 
-Test(lm_head, sub_tiles_are_parts_of_the_tile, .fini = held_end, .timeout = 60)
+Test(lm_head, sub_tiles_are_parts_of_the_tile, .timeout = 60)
 {
 	struct head c = golden(8);
 
@@ -159,9 +165,10 @@ Test(lm_head, sub_tiles_are_parts_of_the_tile, .fini = held_end, .timeout = 60)
 	expect_stat(&c);
 	held_expect(c.keep, "blocks", "head.logits", 1e-6);
 	held_expect(joined(&c), "blocks", "head.dlogits", 1e-5);
+	held_end();
 }
 
-Test(lm_head, ignored_labels_give_exact_zeros, .fini = held_end, .timeout = 60)
+Test(lm_head, ignored_labels_give_exact_zeros, .timeout = 60)
 {
 	struct head c = golden(8);
 
@@ -173,9 +180,10 @@ Test(lm_head, ignored_labels_give_exact_zeros, .fini = held_end, .timeout = 60)
 	held_expect_all(dlogits + 1 * V, 0, V, "row 1");
 	held_expect_all(dlogits + 5 * V, 0, V, "row 5");
 	held_expect(dlogits, "blocks", "head.dlogits", 1e-5);
+	held_end();
 }
 
-Test(lm_head, without_any_label_all_gradients_are_zero, .fini = held_end, .timeout = 60)
+Test(lm_head, without_any_label_all_gradients_are_zero, .timeout = 60)
 {
 	struct head c = golden(8);
 
@@ -185,6 +193,7 @@ Test(lm_head, without_any_label_all_gradients_are_zero, .fini = held_end, .timeo
 	cross_entropy(&c, 0, T, 1, 0);
 	held_expect_all(joined(&c), 0, T * V, "dlogits");
 	held_expect_all(c.tstat, 0, 2 * T, "tstat");
+	held_end();
 }
 
 /* t equal rows whose logits are the rows of w (v numbers): d = 1, h = 1. */
@@ -205,7 +214,7 @@ plain(size_t t, size_t v, float fill)
 	return c;
 }
 
-Test(lm_head, the_label_may_lie_in_any_block, .fini = held_end, .timeout = 60)
+Test(lm_head, the_label_may_lie_in_any_block, .timeout = 60)
 {
 	for (size_t block = 1; block <= 7; block++) {
 		struct head c = plain(7, 7, 3);
@@ -221,9 +230,10 @@ Test(lm_head, the_label_may_lie_in_any_block, .fini = held_end, .timeout = 60)
 						   block, i, k, (double)dlogits[i * 7 + k]);
 		}
 	}
+	held_end();
 }
 
-Test(lm_head, ties_count_for_the_lowest_id, .fini = held_end, .timeout = 60)
+Test(lm_head, ties_count_for_the_lowest_id, .timeout = 60)
 {
 	for (size_t block = 2; block <= 10; block += 4) {
 		struct head c = plain(10, 10, -1);
@@ -235,9 +245,10 @@ Test(lm_head, ties_count_for_the_lowest_id, .fini = held_end, .timeout = 60)
 			cr_assert_eq(c.tstat[2 * i + 1], i == 4 ? 1 : 0, "blocks of %zu, label %zu",
 				     block, i);
 	}
+	held_end();
 }
 
-Test(lm_head, huge_logits_stay_finite, .fini = held_end, .timeout = 60)
+Test(lm_head, huge_logits_stay_finite, .timeout = 60)
 {
 	struct head c = plain(3, 3, -30000);
 
@@ -247,9 +258,10 @@ Test(lm_head, huge_logits_stay_finite, .fini = held_end, .timeout = 60)
 	float *dlogits = joined(&c), want[] = {-0.5f, 0.5f, 0, 0, 0, 0, 0, 0.5f, -0.5f};
 	held_expect_same(dlogits, want, 9, "dlogits");
 	cr_assert(c.tstat[0] == 60000 && c.tstat[2] == 0 && c.tstat[4] == 60000);
+	held_end();
 }
 
-Test(lm_head, a_row_that_is_not_finite_shows_in_its_loss, .fini = held_end, .timeout = 60)
+Test(lm_head, a_row_that_is_not_finite_shows_in_its_loss, .timeout = 60)
 {
 	for (size_t at = 0; at < 3; at++) {
 		struct head c = plain(2, 3, 1);
@@ -259,6 +271,7 @@ Test(lm_head, a_row_that_is_not_finite_shows_in_its_loss, .fini = held_end, .tim
 		cross_entropy(&c, 0, 2, 1, 0);
 		cr_assert(isnan(c.tstat[0]) && isnan(c.tstat[2]), "NaN in column %zu", at);
 	}
+	held_end();
 }
 
 static void
@@ -272,7 +285,7 @@ input_gradient(struct head *c, float *dh, size_t r0, size_t rows)
 	k3_lm_head_dx_cpu_f32(task.buf, &a);
 }
 
-Test(lm_head, gradient_of_the_hidden_rows_matches_the_oracle, .fini = held_end, .timeout = 60)
+Test(lm_head, gradient_of_the_hidden_rows_matches_the_oracle, .timeout = 60)
 {
 	for (size_t block = 5; block <= V; block += 9) {
 		struct head c = golden(block);
@@ -284,6 +297,7 @@ Test(lm_head, gradient_of_the_hidden_rows_matches_the_oracle, .fini = held_end, 
 		input_gradient(&c, dh, 0, 4);
 		held_expect(dh, "blocks", "head.dh", 1e-5);
 	}
+	held_end();
 }
 
 static void
@@ -296,7 +310,7 @@ weight_gradient(struct head *c, float *dw, size_t b, size_t r0, size_t rows, int
 	k3_lm_head_dw_cpu_f32(buf, &a);
 }
 
-Test(lm_head, gradient_of_each_block_is_summed_over_sub_tiles, .fini = held_end, .timeout = 60)
+Test(lm_head, gradient_of_each_block_is_summed_over_sub_tiles, .timeout = 60)
 {
 	for (size_t block = 5; block <= V; block += 9) {
 		struct head c = golden(block);
@@ -309,6 +323,7 @@ Test(lm_head, gradient_of_each_block_is_summed_over_sub_tiles, .fini = held_end,
 		}
 		held_expect(dw, "blocks", "head.dw", 1e-5);
 	}
+	held_end();
 }
 
 /* A tile whose rows carry loss[i]; sub-tiles of `each` rows. */
@@ -327,7 +342,7 @@ add_tile(double *acc, const float *tstat, const int32_t *labels, const int32_t *
 	k3_loss_sum_cpu(task.buf, &a);
 }
 
-Test(loss_sum, numerators_and_counts_are_added_not_means, .fini = held_end, .timeout = 60)
+Test(loss_sum, numerators_and_counts_are_added_not_means, .timeout = 60)
 {
 	double acc[K3_LOSS_LEN] = {NAN, NAN, NAN, NAN};
 	float one[] = {2, 1}, nine[18];
@@ -343,9 +358,10 @@ Test(loss_sum, numerators_and_counts_are_added_not_means, .fini = held_end, .tim
 			   "the mean of means is 6");
 	cr_assert(acc[K3_LOSS_SUM] == 92 && acc[K3_LOSS_VALID] == 10);
 	cr_assert(acc[K3_LOSS_CORRECT] == 5 && acc[K3_LOSS_TOKENS] == 10);
+	held_end();
 }
 
-Test(loss_sum, ignored_rows_count_as_tokens_and_padding_does_not, .fini = held_end, .timeout = 60)
+Test(loss_sum, ignored_rows_count_as_tokens_and_padding_does_not, .timeout = 60)
 {
 	double acc[K3_LOSS_LEN] = {NAN, NAN, NAN, NAN};
 	float tstat[] = {1, 1, 0, 0, 4, 0, 0, 0, 0, 0};
@@ -354,9 +370,10 @@ Test(loss_sum, ignored_rows_count_as_tokens_and_padding_does_not, .fini = held_e
 	add_tile(acc, tstat, labels, doc, 5, 2, 0);
 	cr_assert(acc[K3_LOSS_SUM] == 5 && acc[K3_LOSS_VALID] == 2);
 	cr_assert(acc[K3_LOSS_CORRECT] == 1 && acc[K3_LOSS_TOKENS] == 4);
+	held_end();
 }
 
-Test(loss_sum, a_tile_without_labels_contributes_nothing, .fini = held_end, .timeout = 60)
+Test(loss_sum, a_tile_without_labels_contributes_nothing, .timeout = 60)
 {
 	double acc[K3_LOSS_LEN] = {7, 3, 2, 4};
 	float tstat[] = {NAN, NAN, NAN, NAN}; /* ignored rows are not looked at */
@@ -364,9 +381,10 @@ Test(loss_sum, a_tile_without_labels_contributes_nothing, .fini = held_end, .tim
 
 	add_tile(acc, tstat, labels, doc, 2, 2, 1);
 	cr_assert(acc[0] == 7 && acc[1] == 3 && acc[2] == 2 && acc[3] == 4);
+	held_end();
 }
 
-Test(loss_sum, long_sums_keep_small_losses, .fini = held_end, .timeout = 60)
+Test(loss_sum, long_sums_keep_small_losses, .timeout = 60)
 {
 	double acc[K3_LOSS_LEN];
 	float tstat[] = {0x1p24f, 0, 1, 0, 1, 0}; /* a float sum stays at 2^24 */
@@ -374,4 +392,5 @@ Test(loss_sum, long_sums_keep_small_losses, .fini = held_end, .timeout = 60)
 
 	add_tile(acc, tstat, labels, doc, 3, 3, 0);
 	cr_assert_eq(acc[K3_LOSS_SUM], 0x1p24 + 2);
+	held_end();
 }

@@ -133,19 +133,22 @@ forward_is_golden(uint32_t n)
 		       parts[i], 2e-6);
 }
 
-Test(mix_norm, without_blocks_is_the_norm_of_the_prefix, .fini = held_end, .timeout = 60)
+Test(mix_norm, without_blocks_is_the_norm_of_the_prefix, .timeout = 60)
 {
 	forward_is_golden(0);
+	held_end();
 }
 
-Test(mix_norm, forward_over_two_values_matches_the_oracle, .fini = held_end, .timeout = 60)
+Test(mix_norm, forward_over_two_values_matches_the_oracle, .timeout = 60)
 {
 	forward_is_golden(1);
+	held_end();
 }
 
-Test(mix_norm, forward_over_five_values_matches_the_oracle, .fini = held_end, .timeout = 60)
+Test(mix_norm, forward_over_five_values_matches_the_oracle, .timeout = 60)
 {
 	forward_is_golden(4);
+	held_end();
 }
 
 static void
@@ -164,19 +167,22 @@ backward_is_golden(uint32_t n)
 	}
 }
 
-Test(mix_norm, gradients_of_the_norm_alone_match_the_oracle, .fini = held_end, .timeout = 60)
+Test(mix_norm, gradients_of_the_norm_alone_match_the_oracle, .timeout = 60)
 {
 	backward_is_golden(0);
+	held_end();
 }
 
-Test(mix_norm, gradients_of_two_values_match_the_oracle, .fini = held_end, .timeout = 60)
+Test(mix_norm, gradients_of_two_values_match_the_oracle, .timeout = 60)
 {
 	backward_is_golden(1);
+	held_end();
 }
 
-Test(mix_norm, gradients_of_five_values_match_the_oracle, .fini = held_end, .timeout = 60)
+Test(mix_norm, gradients_of_five_values_match_the_oracle, .timeout = 60)
 {
 	backward_is_golden(4);
+	held_end();
 }
 
 /* got must be what the oracle has plus x (n_x arrays, one behind the other). */
@@ -192,7 +198,7 @@ expect_sum(const struct mix *m, const float *got, const char *tensor, const floa
 	expect(m, rest, tensor, 1e-5);
 }
 
-Test(mix_norm, addends_join_the_gradient_of_the_prefix, .fini = held_end, .timeout = 60)
+Test(mix_norm, addends_join_the_gradient_of_the_prefix, .timeout = 60)
 {
 	for (uint32_t n = 0; n <= 4; n += 4) {
 		struct mix m = golden(n);
@@ -206,9 +212,10 @@ Test(mix_norm, addends_join_the_gradient_of_the_prefix, .fini = held_end, .timeo
 				expect(&m, m.dblocks, "dblocks", 1e-5);
 		}
 	}
+	held_end();
 }
 
-Test(mix_norm, later_contributions_add_to_the_first, .fini = held_end, .timeout = 60)
+Test(mix_norm, later_contributions_add_to_the_first, .timeout = 60)
 {
 	struct mix m = golden(4);
 	float *blocks = held_random(1, 4 * T * D, -1, 1), *vectors = held_random(2, 3 * D, -1, 1);
@@ -224,9 +231,10 @@ Test(mix_norm, later_contributions_add_to_the_first, .fini = held_end, .timeout 
 	expect_sum(&m, m.dgamma, "dgamma", vectors, 1, D);
 	expect_sum(&m, m.drho, "drho", vectors + D, 1, D);
 	expect_sum(&m, m.dw, "dw", vectors + 2 * (size_t)D, 1, D);
+	held_end();
 }
 
-Test(mix_norm, gradients_of_vectors_are_summed_over_tiles, .fini = held_end, .timeout = 60)
+Test(mix_norm, gradients_of_vectors_are_summed_over_tiles, .timeout = 60)
 {
 	struct mix m = golden(4);
 
@@ -239,9 +247,10 @@ Test(mix_norm, gradients_of_vectors_are_summed_over_tiles, .fini = held_end, .ti
 	expect(&m, m.dgamma, "dgamma", 1e-5);
 	expect(&m, m.drho, "drho", 1e-5);
 	expect(&m, m.dw, "dw", 1e-5);
+	held_end();
 }
 
-Test(mix_norm, a_token_does_not_depend_on_its_tile, .fini = held_end, .timeout = 60)
+Test(mix_norm, a_token_does_not_depend_on_its_tile, .timeout = 60)
 {
 	struct mix whole = golden(4), single = golden(4);
 
@@ -250,9 +259,10 @@ Test(mix_norm, a_token_does_not_depend_on_its_tile, .fini = held_end, .timeout =
 		forward(&single, t, t + 1);
 	held_expect_same(single.y, whole.y, T * D, "y");
 	held_expect_same(single.stat, whole.stat, T * whole.stat_len, "stat");
+	held_end();
 }
 
-Test(mix_norm, first_contribution_over_no_rows_is_zero, .fini = held_end, .timeout = 60)
+Test(mix_norm, first_contribution_over_no_rows_is_zero, .timeout = 60)
 {
 	struct mix m = golden(1);
 
@@ -261,6 +271,7 @@ Test(mix_norm, first_contribution_over_no_rows_is_zero, .fini = held_end, .timeo
 	held_expect_all(m.drho, 0, D, "drho");
 	held_expect_all(m.dw, 0, D, "dw");
 	cr_assert(isnan(m.dp[0]) && isnan(m.dblocks[0]), "rows that are not there were written");
+	held_end();
 }
 
 /* Constant sources 1, 2 and 3 (3 is the prefix), query zero, keys scaled by anything. */
@@ -280,7 +291,7 @@ constant_sources(void)
 	return m;
 }
 
-Test(mix_norm, zero_query_gives_the_mean_of_the_sources, .fini = held_end, .timeout = 60)
+Test(mix_norm, zero_query_gives_the_mean_of_the_sources, .timeout = 60)
 {
 	struct mix m = constant_sources();
 
@@ -295,9 +306,10 @@ Test(mix_norm, zero_query_gives_the_mean_of_the_sources, .fini = held_end, .time
 			cr_assert_float_eq(x, 2, 2e-6f, "source mean is %.9g", (double)x);
 		}
 	}
+	held_end();
 }
 
-Test(mix_norm, zero_query_has_a_gradient_and_its_key_norm_has_none, .fini = held_end, .timeout = 60)
+Test(mix_norm, zero_query_has_a_gradient_and_its_key_norm_has_none, .timeout = 60)
 {
 	struct mix m = golden(4);
 	float most = 0;
@@ -309,9 +321,10 @@ Test(mix_norm, zero_query_has_a_gradient_and_its_key_norm_has_none, .fini = held
 	for (size_t i = 0; i < D; i++)
 		most = fmaxf(most, fabsf(m.drho[i]));
 	cr_assert(most > 0.01f, "a zero query would never learn");
+	held_end();
 }
 
-Test(mix_norm, extreme_scores_choose_one_source_without_overflow, .fini = held_end, .timeout = 60)
+Test(mix_norm, extreme_scores_choose_one_source_without_overflow, .timeout = 60)
 {
 	struct mix m = golden(1);
 
@@ -331,4 +344,5 @@ Test(mix_norm, extreme_scores_choose_one_source_without_overflow, .fini = held_e
 		cr_assert_float_eq(m.y[i], m.w[i % D], 1e-6f, "y[%zu] is %g", i, (double)m.y[i]);
 		cr_assert(isfinite(m.dp[i]) && m.dblocks[i] == 0);
 	}
+	held_end();
 }

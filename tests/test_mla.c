@@ -159,44 +159,50 @@ expect_forward(size_t q0, size_t q1, const struct cuts *keys, size_t per_call)
 	expect_lse(&d, lse, q0, q1);
 }
 
-Test(mla_attn, one_key_tile_matches_the_oracle, .timeout = 60, .fini = held_end)
+Test(mla_attn, one_key_tile_matches_the_oracle, .timeout = 60)
 {
 	expect_forward(0, 100, &whole, 1);
+	held_end();
 }
 
-Test(mla_attn, a_list_of_key_tiles_matches_the_oracle, .timeout = 60, .fini = held_end)
+Test(mla_attn, a_list_of_key_tiles_matches_the_oracle, .timeout = 60)
 {
 	expect_forward(0, 100, &uneven, 3);
+	held_end();
 }
 
-Test(mla_attn, ranges_of_key_tiles_are_merged, .timeout = 60, .fini = held_end)
+Test(mla_attn, ranges_of_key_tiles_are_merged, .timeout = 60)
 {
 	expect_forward(0, 100, &uneven, 1);
 	expect_forward(0, 100, &uneven, 2);
+	held_end();
 }
 
-Test(mla_attn, a_later_query_tile_knows_its_global_row, .timeout = 60, .fini = held_end)
+Test(mla_attn, a_later_query_tile_knows_its_global_row, .timeout = 60)
 {
 	expect_forward(33, 100, &uneven, 2);
 	expect_forward(70, 100, &uneven, 1);
+	held_end();
 }
 
-Test(mla_attn, key_tiles_in_the_future_are_not_seen, .timeout = 60, .fini = held_end)
+Test(mla_attn, key_tiles_in_the_future_are_not_seen, .timeout = 60)
 {
 	expect_forward(0, 33, &uneven, 1);
 	expect_forward(33, 70, &uneven, 3);
+	held_end();
 }
 
-Test(mla_attn, tiles_of_one_row_match_the_oracle, .timeout = 60, .fini = held_end)
+Test(mla_attn, tiles_of_one_row_match_the_oracle, .timeout = 60)
 {
 	static const struct cuts thin = {5, {28, 29, 30, 31, 32, 33}};
 
 	expect_forward(30, 31, &thin, 1);
 	static const struct cuts own = {2, {31, 32, 33}};
 	expect_forward(32, 33, &own, 1);
+	held_end();
 }
 
-Test(mla_attn, head_groups_read_their_own_columns, .timeout = 60, .fini = held_end)
+Test(mla_attn, head_groups_read_their_own_columns, .timeout = 60)
 {
 	struct attn d = golden();
 	uint32_t edge[] = {0, 2, 3};
@@ -209,9 +215,10 @@ Test(mla_attn, head_groups_read_their_own_columns, .timeout = 60, .fini = held_e
 		for (size_t i = 82; i < 94; i++)
 			cr_assert(fabsf(lse[i * (h1 - h0)] - d.lse[i * 3 + h0]) < 2e-6f);
 	}
+	held_end();
 }
 
-Test(mla_attn, padding_and_holes_give_zero_and_minus_infinity, .timeout = 60, .fini = held_end)
+Test(mla_attn, padding_and_holes_give_zero_and_minus_infinity, .timeout = 60)
 {
 	struct attn d = golden();
 	float *o = held_out(2100), *lse = held_out(300);
@@ -222,6 +229,7 @@ Test(mla_attn, padding_and_holes_give_zero_and_minus_infinity, .timeout = 60, .f
 		held_expect_all(o + empty[i] * 21, 0, 21, "output of a row without a key");
 		held_expect_all(lse + empty[i] * 3, -INFINITY, 3, "its log-sum-exp");
 	}
+	held_end();
 }
 
 /* Rows without a document get numbers whose products overflow. */
@@ -243,8 +251,7 @@ spoil_padding(struct attn *d)
 	}
 }
 
-Test(mla_attn, what_padding_holds_does_not_change_a_bit_of_other_rows, .timeout = 60,
-     .fini = held_end)
+Test(mla_attn, what_padding_holds_does_not_change_a_bit_of_other_rows, .timeout = 60)
 {
 	struct attn d = golden();
 	float *o = held_out(2100), *lse = held_out(300), *o2 = held_out(2100),
@@ -255,9 +262,10 @@ Test(mla_attn, what_padding_holds_does_not_change_a_bit_of_other_rows, .timeout 
 	forward(&d, 0, 100, &uneven, 2, 0, 3, o2, lse2);
 	held_expect_same(o2, o, 2100, "output");
 	held_expect_same(lse2, lse, 300, "log-sum-exp");
+	held_end();
 }
 
-Test(mla_attn, a_tile_of_padding_alone_gives_zeros, .timeout = 60, .fini = held_end)
+Test(mla_attn, a_tile_of_padding_alone_gives_zeros, .timeout = 60)
 {
 	struct attn d = golden();
 	float *o = held_out(6 * 21), *lse = held_out(18), *dq = held_out(6 * 24),
@@ -270,9 +278,10 @@ Test(mla_attn, a_tile_of_padding_alone_gives_zeros, .timeout = 60, .fini = held_
 	backward(&d, 94, 100, 0, 100, 0, 3, 1, 1, dq, dkv);
 	held_expect_all(dq, 0, 6 * 24, "dq");
 	held_expect_all(dkv, 0, 100 * 39, "dkv");
+	held_end();
 }
 
-Test(mla_attn, a_document_does_not_see_the_one_before, .timeout = 60, .fini = held_end)
+Test(mla_attn, a_document_does_not_see_the_one_before, .timeout = 60)
 {
 	struct attn d = golden();
 	float *o = held_out(2100), *lse = held_out(300), *o2 = held_out(2100),
@@ -286,9 +295,10 @@ Test(mla_attn, a_document_does_not_see_the_one_before, .timeout = 60, .fini = he
 	held_expect_same(o2, o, 29 * 21, "rows before the changed one");
 	held_expect_same(o2 + 30 * 21, o + 30 * 21, 70 * 21, "the next documents");
 	cr_assert(o2[29 * 21 + 1] != o[29 * 21 + 1], "the changed row must see itself");
+	held_end();
 }
 
-Test(mla_attn, a_token_is_not_seen_by_rows_before_it, .timeout = 60, .fini = held_end)
+Test(mla_attn, a_token_is_not_seen_by_rows_before_it, .timeout = 60)
 {
 	struct attn d = golden();
 	float *o = held_out(2100), *lse = held_out(300), *o2 = held_out(2100),
@@ -302,9 +312,10 @@ Test(mla_attn, a_token_is_not_seen_by_rows_before_it, .timeout = 60, .fini = hel
 	held_expect_same(o2, o, 50 * 21, "earlier rows");
 	for (size_t i = 50; i < 82; i++)
 		cr_assert(i == 72 || o2[i * 21] != o[i * 21], "row %zu must see row 50", i);
+	held_end();
 }
 
-Test(mla_attn, a_range_without_a_visible_key_changes_nothing, .timeout = 60, .fini = held_end)
+Test(mla_attn, a_range_without_a_visible_key_changes_nothing, .timeout = 60)
 {
 	struct attn d = golden();
 	static const struct cuts own = {2, {82, 94, 100}}, before = {3, {0, 31, 82, 94}};
@@ -315,9 +326,10 @@ Test(mla_attn, a_range_without_a_visible_key_changes_nothing, .timeout = 60, .fi
 	forward(&d, 82, 94, &before, 1, 0, 3, o2, lse2);
 	held_expect_same(o2, o, 12 * 21, "output after ranges of other documents");
 	held_expect_same(lse2, lse, 36, "log-sum-exp");
+	held_end();
 }
 
-Test(mla_attn, an_empty_first_range_is_a_defined_start, .timeout = 60, .fini = held_end)
+Test(mla_attn, an_empty_first_range_is_a_defined_start, .timeout = 60)
 {
 	struct attn d = golden();
 	float *o = held_out(2100), *lse = held_out(300);
@@ -328,6 +340,7 @@ Test(mla_attn, an_empty_first_range_is_a_defined_start, .timeout = 60, .fini = h
 	k3_mla_attn_fwd_cpu_f32(buf, &a);
 	held_expect_all(o, 0, 2100, "output");
 	held_expect_all(lse, -INFINITY, 300, "log-sum-exp");
+	held_end();
 }
 
 /* One head with nope = rope = v = 1, and queries (1, 1): the score is the sum of a key's two parts.
@@ -345,7 +358,7 @@ scalar(size_t t, const int32_t *doc, float *kv)
 	return d;
 }
 
-Test(mla_attn, equal_scores_give_the_running_mean, .timeout = 60, .fini = held_end)
+Test(mla_attn, equal_scores_give_the_running_mean, .timeout = 60)
 {
 	static const int32_t doc[] = {1, 1, 1, 1, 2, 2};
 	float kv[] = {2, 1, 1, 2, 2, 1, 1, 3, 2, 0, 4, 3, 2, 7, 1, 1, 9, 2};
@@ -362,9 +375,10 @@ Test(mla_attn, equal_scores_give_the_running_mean, .timeout = 60, .fini = held_e
 				  "row %zu: mean %g, log-sum-exp %g", i, (double)o[i],
 				  (double)lse[i]);
 	}
+	held_end();
 }
 
-Test(mla_attn, logits_of_30000_do_not_overflow, .timeout = 60, .fini = held_end)
+Test(mla_attn, logits_of_30000_do_not_overflow, .timeout = 60)
 {
 	static const int32_t doc[] = {1, 1, 1, 1};
 	float kv[] = {-30000, 1, 0, 30000, 2, 0, 30000, 4, 0, -30000, 8, 0};
@@ -389,9 +403,10 @@ Test(mla_attn, logits_of_30000_do_not_overflow, .timeout = 60, .fini = held_end)
 		cr_assert(isfinite(dkv[3 * i]) && isfinite(dkv[3 * i + 2]) &&
 				  fabsf(dkv[3 * i + 1] - dv_want[i]) < 2e-3f,
 			  "row %zu: dk %g, dv %g", i, (double)dkv[3 * i], (double)dkv[3 * i + 1]);
+	held_end();
 }
 
-Test(mla_attn, gradients_of_one_pair_match_the_oracle, .timeout = 60, .fini = held_end)
+Test(mla_attn, gradients_of_one_pair_match_the_oracle, .timeout = 60)
 {
 	struct attn d = golden();
 	float *dq = held_out(2400), *dkv = held_out(3900);
@@ -399,9 +414,10 @@ Test(mla_attn, gradients_of_one_pair_match_the_oracle, .timeout = 60, .fini = he
 	backward(&d, 0, 100, 0, 100, 0, 3, 1, 1, dq, dkv);
 	held_expect(dq, "mla", "attn.dq", 2e-6);
 	held_expect(dkv, "mla", "attn.dkv", 2e-6);
+	held_end();
 }
 
-Test(mla_attn, gradients_of_all_pairs_add_up_to_the_oracle, .timeout = 60, .fini = held_end)
+Test(mla_attn, gradients_of_all_pairs_add_up_to_the_oracle, .timeout = 60)
 {
 	struct attn d = golden();
 	float *dq = held_out(2400), *dkv = held_out(3900);
@@ -409,9 +425,10 @@ Test(mla_attn, gradients_of_all_pairs_add_up_to_the_oracle, .timeout = 60, .fini
 	backward_pairs(&d, &uneven, dq, dkv);
 	held_expect(dq, "mla", "attn.dq", 2e-6);
 	held_expect(dkv, "mla", "attn.dkv", 2e-6);
+	held_end();
 }
 
-Test(mla_attn, a_pair_in_the_future_adds_exact_zeros, .timeout = 60, .fini = held_end)
+Test(mla_attn, a_pair_in_the_future_adds_exact_zeros, .timeout = 60)
 {
 	struct attn d = golden();
 	float *dq = held_out(33 * 24), *dkv = held_out(30 * 39);
@@ -419,9 +436,10 @@ Test(mla_attn, a_pair_in_the_future_adds_exact_zeros, .timeout = 60, .fini = hel
 	backward(&d, 0, 33, 70, 100, 0, 3, 1, 1, dq, dkv);
 	held_expect_all(dq, 0, 33 * 24, "dq");
 	held_expect_all(dkv, 0, 30 * 39, "dkv");
+	held_end();
 }
 
-Test(mla_attn, gradients_of_head_groups_share_the_common_key_part, .timeout = 60, .fini = held_end)
+Test(mla_attn, gradients_of_head_groups_share_the_common_key_part, .timeout = 60)
 {
 	struct attn d = golden();
 	uint32_t edge[] = {0, 2, 3};
@@ -439,9 +457,10 @@ Test(mla_attn, gradients_of_head_groups_share_the_common_key_part, .timeout = 60
 			shared[i] += dkv[i / 3 * ld + wide + i % 3];
 	}
 	expect_part(shared, "attn.dkv", 39, 0, 100, 36, 39, 2e-6);
+	held_end();
 }
 
-Test(mla_attn, gradients_of_padding_are_zero_and_reach_nobody, .timeout = 60, .fini = held_end)
+Test(mla_attn, gradients_of_padding_are_zero_and_reach_nobody, .timeout = 60)
 {
 	struct attn d = golden();
 	float *dq = held_out(2400), *dkv = held_out(3900), *dq2 = held_out(2400),
@@ -458,9 +477,10 @@ Test(mla_attn, gradients_of_padding_are_zero_and_reach_nobody, .timeout = 60, .f
 		held_expect_all(dq2 + i * 24, 0, 24, "dq of padding");
 		held_expect_all(dkv2 + i * 39, 0, 39, "dkv of padding");
 	}
+	held_end();
 }
 
-Test(mla_attn, a_later_pair_adds_to_its_gradients, .timeout = 60, .fini = held_end)
+Test(mla_attn, a_later_pair_adds_to_its_gradients, .timeout = 60)
 {
 	struct attn d = golden();
 	float *dq = held_out(2400), *dkv = held_out(3900);
@@ -473,12 +493,14 @@ Test(mla_attn, a_later_pair_adds_to_its_gradients, .timeout = 60, .fini = held_e
 		dkv[i] /= 2;
 	held_expect(dq, "mla", "attn.dq", 2e-6);
 	held_expect(dkv, "mla", "attn.dkv", 2e-6);
+	held_end();
 }
 
-Test(mla_attn, a_nan_is_handed_on_and_not_taken_for_padding, .timeout = 60, .fini = held_end)
+Test(mla_attn, a_nan_is_handed_on_and_not_taken_for_padding, .timeout = 60)
 {
 	struct cuts each = {2, {0, 50, 100}};
-	float *o = held_out(2100), *lse = held_out(300), *o2 = held_out(2100), *lse2 = held_out(300);
+	float *o = held_out(2100), *lse = held_out(300), *o2 = held_out(2100),
+	      *lse2 = held_out(300);
 	struct attn d = golden();
 
 	forward(&d, 0, 100, &each, 1, 0, 3, o, lse);
@@ -489,4 +511,5 @@ Test(mla_attn, a_nan_is_handed_on_and_not_taken_for_padding, .timeout = 60, .fin
 		  (double)o2[60 * 21], (double)lse2[60 * 3]);
 	held_expect_same(o2, o, 60 * 21, "rows before it");
 	held_expect_same(o2 + 61 * 21, o + 61 * 21, 39 * 21, "rows behind it");
+	held_end();
 }

@@ -86,7 +86,7 @@ proj_weights(float *w[4])
 	w[3] = held_input("mla", "proj.wgate");
 }
 
-Test(mla_proj, queries_keys_and_gate_match_the_oracle, .timeout = 60, .fini = held_end)
+Test(mla_proj, queries_keys_and_gate_match_the_oracle, .timeout = 60)
 {
 	float *qa = held_out(T * RQ), *q = held_out(T * H * KQ), *c = held_out(T * (RKV + ROPE)),
 	      *zg = held_out(T * H * V), *w[4];
@@ -105,9 +105,10 @@ Test(mla_proj, queries_keys_and_gate_match_the_oracle, .timeout = 60, .fini = he
 	held_expect(q, "mla", "proj.q", 1e-6);
 	held_expect(c, "mla", "proj.c", 1e-6);
 	held_expect(zg, "mla", "proj.zg", 1e-6);
+	held_end();
 }
 
-Test(mla_proj, input_gradient_joins_the_three_branches, .timeout = 60, .fini = held_end)
+Test(mla_proj, input_gradient_joins_the_three_branches, .timeout = 60)
 {
 	float *dx = held_out(T * D), *dqa = held_out(T * RQ), *dqn = held_out(RQ), *w[4];
 	struct held_task task = {{dx, dqa, held_input("mla", "proj.dc"),
@@ -134,6 +135,7 @@ Test(mla_proj, input_gradient_joins_the_three_branches, .timeout = 60, .fini = h
 	for (size_t i = 0; i < RQ; i++)
 		dqn[i] /= 2;
 	held_expect(dqn, "mla", "proj.dqn", 2e-6);
+	held_end();
 }
 
 /* The weight gradients of the projections, once or twice into the same blocks. */
@@ -165,18 +167,20 @@ proj_weight_gradients(float *dw[4], int times)
 	held_expect(dw[3], "mla", "proj.dwgate", 1e-6);
 }
 
-Test(mla_proj, weight_gradients_are_written_first, .timeout = 60, .fini = held_end)
+Test(mla_proj, weight_gradients_are_written_first, .timeout = 60)
 {
 	float *dw[4];
 
 	proj_weight_gradients(dw, 1);
+	held_end();
 }
 
-Test(mla_proj, weight_gradients_of_later_tiles_are_added, .timeout = 60, .fini = held_end)
+Test(mla_proj, weight_gradients_of_later_tiles_are_added, .timeout = 60)
 {
 	float *dw[4];
 
 	proj_weight_gradients(dw, 3);
+	held_end();
 }
 
 enum { NOPE = KQ - ROPE, LATENT = 6, WIDE = H * (NOPE + V) };
@@ -217,7 +221,7 @@ push_dkv(struct held_task *task)
 	return l;
 }
 
-Test(mla_expand, keys_and_values_match_the_oracle, .timeout = 60, .fini = held_end)
+Test(mla_expand, keys_and_values_match_the_oracle, .timeout = 60)
 {
 	float *kv = held_out(T * (WIDE + ROPE));
 	struct held_task task = {{kv, held_input("mla", "expand.c"), held_out(T * LATENT)}, 3};
@@ -228,9 +232,10 @@ Test(mla_expand, keys_and_values_match_the_oracle, .timeout = 60, .fini = held_e
 	a.n_buf = task.n;
 	k3_mla_expand_fwd_cpu_f32(task.buf, &a);
 	held_expect(kv, "mla", "expand.kv", 1e-6);
+	held_end();
 }
 
-Test(mla_expand, latent_gradient_sums_over_head_groups, .timeout = 60, .fini = held_end)
+Test(mla_expand, latent_gradient_sums_over_head_groups, .timeout = 60)
 {
 	float *dc = held_out(T * (LATENT + ROPE)), *dkn = held_out(LATENT);
 	struct held_task task = {{dc, held_input("mla", "expand.c"), held_out(T * LATENT)}, 3};
@@ -249,9 +254,10 @@ Test(mla_expand, latent_gradient_sums_over_head_groups, .timeout = 60, .fini = h
 	for (size_t i = 0; i < LATENT; i++)
 		dkn[i] /= 2;
 	held_expect(dkn, "mla", "expand.dkn", 2e-6);
+	held_end();
 }
 
-Test(mla_expand, weight_gradient_is_written_then_added, .timeout = 60, .fini = held_end)
+Test(mla_expand, weight_gradient_is_written_then_added, .timeout = 60)
 {
 	float *dw = held_out(WIDE * LATENT);
 	struct held_task task = {{held_input("mla", "expand.c"), held_out(T * LATENT)}, 2};
@@ -268,6 +274,7 @@ Test(mla_expand, weight_gradient_is_written_then_added, .timeout = 60, .fini = h
 	for (size_t i = 0; i < WIDE * LATENT; i++)
 		dw[i] /= 2;
 	held_expect(dw, "mla", "expand.dwkvb", 1e-6);
+	held_end();
 }
 
 enum { MODEL = 10 };
@@ -280,7 +287,7 @@ out_args(void)
 	return a;
 }
 
-Test(mla_out, gated_output_is_added_to_the_prefix, .timeout = 60, .fini = held_end)
+Test(mla_out, gated_output_is_added_to_the_prefix, .timeout = 60)
 {
 	float *p_out = held_out(T * MODEL), *p_in = held_input("mla", "out.p_in");
 	struct held_task task = {{p_out, held_input("mla", "out.zg"), held_out(T * H * V)}, 3};
@@ -293,9 +300,10 @@ Test(mla_out, gated_output_is_added_to_the_prefix, .timeout = 60, .fini = held_e
 	k3_mla_out_fwd_cpu_f32(task.buf, &a);
 	held_expect(p_out, "mla", "out.p_out", 1e-6);
 	held_expect_same(p_in, held_input("mla", "out.p_in"), T * MODEL, "the prefix read");
+	held_end();
 }
 
-Test(mla_out, without_a_prefix_the_output_stands_alone, .timeout = 60, .fini = held_end)
+Test(mla_out, without_a_prefix_the_output_stands_alone, .timeout = 60)
 {
 	float *p_out = held_out(T * MODEL), *p_in = held_input("mla", "out.p_in");
 	struct held_task task = {{p_out, held_input("mla", "out.zg"), held_out(T * H * V)}, 3};
@@ -308,9 +316,10 @@ Test(mla_out, without_a_prefix_the_output_stands_alone, .timeout = 60, .fini = h
 	for (size_t i = 0; i < T * MODEL; i++)
 		p_out[i] += p_in[i];
 	held_expect(p_out, "mla", "out.p_out", 1e-6);
+	held_end();
 }
 
-Test(mla_out, gate_and_head_gradients_match_the_oracle, .timeout = 60, .fini = held_end)
+Test(mla_out, gate_and_head_gradients_match_the_oracle, .timeout = 60)
 {
 	float *dzg = held_out(T * H * V);
 	struct held_task task = {{dzg, held_input("mla", "out.dp"), held_input("mla", "out.zg"),
@@ -327,9 +336,10 @@ Test(mla_out, gate_and_head_gradients_match_the_oracle, .timeout = 60, .fini = h
 	held_expect(dzg, "mla", "out.dzg", 1e-6);
 	held_expect(joined(&task, a.da, V), "mla", "out.da", 1e-6);
 	held_expect(joined(&task, a.delta, 1), "mla", "out.delta", 1e-6);
+	held_end();
 }
 
-Test(mla_out, weight_gradient_is_written_then_added, .timeout = 60, .fini = held_end)
+Test(mla_out, weight_gradient_is_written_then_added, .timeout = 60)
 {
 	float *dwo = held_out(MODEL * H * V);
 	struct held_task task = {
@@ -346,9 +356,10 @@ Test(mla_out, weight_gradient_is_written_then_added, .timeout = 60, .fini = held
 	for (size_t i = 0; i < MODEL * H * V; i++)
 		dwo[i] /= 2;
 	held_expect(dwo, "mla", "out.dwo", 1e-6);
+	held_end();
 }
 
-Test(mla_out, gates_of_30000_are_finite, .timeout = 60, .fini = held_end)
+Test(mla_out, gates_of_30000_are_finite, .timeout = 60)
 {
 	float *zg = held_random(1, T * H * V, 30000, 30000), *dzg = held_out(T * H * V),
 	      *o = held_input("mla", "out.o");
@@ -368,4 +379,5 @@ Test(mla_out, gates_of_30000_are_finite, .timeout = 60, .fini = held_end)
 	for (size_t i = 0; i < T * H * V; i++)
 		cr_assert(i % 2 ? isfinite(da[i]) && da[i] != 0 : da[i] == 0, "da[%zu] is %g", i,
 			  (double)da[i]);
+	held_end();
 }

@@ -49,58 +49,64 @@ expect_weight_gradients(const struct moe_case *l)
 	held_expect(l->dwup, "moe", "chain.dwup", 2e-6);
 }
 
-Test(moe, output_matches_the_oracle, .timeout = 60, .fini = held_end)
+Test(moe, output_matches_the_oracle, .timeout = 60)
 {
 	struct moe_case l = golden_in_groups(1);
 
 	moe_forward(&l);
 	expect_forward(&l);
+	held_end();
 }
 
-Test(moe, output_of_two_expert_groups_matches_the_oracle, .timeout = 60, .fini = held_end)
+Test(moe, output_of_two_expert_groups_matches_the_oracle, .timeout = 60)
 {
 	struct moe_case l = golden_in_groups(2);
 
 	moe_forward(&l);
 	expect_forward(&l);
+	held_end();
 }
 
-Test(moe, output_of_three_expert_groups_matches_the_oracle, .timeout = 60, .fini = held_end)
+Test(moe, output_of_three_expert_groups_matches_the_oracle, .timeout = 60)
 {
 	struct moe_case l = golden_in_groups(3);
 
 	moe_forward(&l);
 	expect_forward(&l);
+	held_end();
 }
 
-Test(moe, input_gradient_with_router_is_added_to_dx, .timeout = 60, .fini = held_end)
+Test(moe, input_gradient_with_router_is_added_to_dx, .timeout = 60)
 {
 	struct moe_case l = golden_in_groups(1);
 
 	moe_forward(&l);
 	moe_backward(&l);
 	expect_input_gradient(&l);
+	held_end();
 }
 
-Test(moe, input_gradient_of_two_expert_groups_matches_the_oracle, .timeout = 60, .fini = held_end)
+Test(moe, input_gradient_of_two_expert_groups_matches_the_oracle, .timeout = 60)
 {
 	struct moe_case l = golden_in_groups(2);
 
 	moe_forward(&l);
 	moe_backward(&l);
 	expect_input_gradient(&l);
+	held_end();
 }
 
-Test(moe, input_gradient_of_three_expert_groups_matches_the_oracle, .timeout = 60, .fini = held_end)
+Test(moe, input_gradient_of_three_expert_groups_matches_the_oracle, .timeout = 60)
 {
 	struct moe_case l = golden_in_groups(3);
 
 	moe_forward(&l);
 	moe_backward(&l);
 	expect_input_gradient(&l);
+	held_end();
 }
 
-Test(moe, weight_gradients_match_the_oracle_for_every_grouping, .timeout = 60, .fini = held_end)
+Test(moe, weight_gradients_match_the_oracle_for_every_grouping, .timeout = 60)
 {
 	for (uint32_t n = 1; n <= 3; n++) {
 		struct moe_case l = golden_in_groups(n);
@@ -109,9 +115,10 @@ Test(moe, weight_gradients_match_the_oracle_for_every_grouping, .timeout = 60, .
 		moe_weights_back(&l, 0);
 		expect_weight_gradients(&l);
 	}
+	held_end();
 }
 
-Test(moe, gradients_of_later_tiles_are_added, .timeout = 60, .fini = held_end)
+Test(moe, gradients_of_later_tiles_are_added, .timeout = 60)
 {
 	struct moe_case l = golden_in_groups(2);
 	float *sum[] = {l.dwr, l.dwdown, l.dw13, l.dw2, l.dwup, l.dnorm};
@@ -128,9 +135,10 @@ Test(moe, gradients_of_later_tiles_are_added, .timeout = 60, .fini = held_end)
 			sum[i][j] /= 2;
 	expect_weight_gradients(&l);
 	held_expect(l.dnorm, "moe", "chain.dnorm", 2e-6);
+	held_end();
 }
 
-Test(moe, weights_in_three_row_blocks_match_the_oracle, .timeout = 60, .fini = held_end)
+Test(moe, weights_in_three_row_blocks_match_the_oracle, .timeout = 60)
 {
 	struct moe_case l = golden_in_groups(2);
 
@@ -141,9 +149,10 @@ Test(moe, weights_in_three_row_blocks_match_the_oracle, .timeout = 60, .fini = h
 	expect_forward(&l);
 	expect_input_gradient(&l);
 	expect_weight_gradients(&l);
+	held_end();
 }
 
-Test(moe, splitting_experts_into_groups_does_not_change_a_bit, .timeout = 60, .fini = held_end)
+Test(moe, splitting_experts_into_groups_does_not_change_a_bit, .timeout = 60)
 {
 	struct moe_case one = golden_in_groups(1), three = golden_in_groups(3);
 
@@ -157,9 +166,10 @@ Test(moe, splitting_experts_into_groups_does_not_change_a_bit, .timeout = 60, .f
 	held_expect_same(three.dx, one.dx, 110, "dx");
 	held_expect_same(three.dw13, one.dw13, 630, "dw13");
 	held_expect_same(three.dw2, one.dw2, 315, "dw2");
+	held_end();
 }
 
-Test(moe, a_group_touches_only_rows_of_its_experts, .timeout = 60, .fini = held_end)
+Test(moe, a_group_touches_only_rows_of_its_experts, .timeout = 60)
 {
 	struct moe_case l = golden_in_groups(2);
 	const float *untouched = held_out(33 * 10);
@@ -178,10 +188,10 @@ Test(moe, a_group_touches_only_rows_of_its_experts, .timeout = 60, .fini = held_
 	held_expect_same(l.dwt, untouched, before, "dwt of the other group");
 	for (size_t i = before * 7; i < 33 * 7; i++)
 		cr_assert(isfinite(l.ys[i]) && !isnan(l.gu[before * 10]), "own row not written");
+	held_end();
 }
 
-Test(moe, forcing_the_same_experts_in_another_order_gives_the_same_layer, .timeout = 60,
-     .fini = held_end)
+Test(moe, forcing_the_same_experts_in_another_order_gives_the_same_layer, .timeout = 60)
 {
 	struct moe_case l = golden_in_groups(2);
 	int32_t *ids = held_ints("moe", "chain.ids"), turned[33];
@@ -195,9 +205,10 @@ Test(moe, forcing_the_same_experts_in_another_order_gives_the_same_layer, .timeo
 	expect_forward(&l);
 	expect_input_gradient(&l);
 	expect_weight_gradients(&l);
+	held_end();
 }
 
-Test(moe, route_scale_multiplies_the_sum_and_the_router_gradient, .timeout = 60, .fini = held_end)
+Test(moe, route_scale_multiplies_the_sum_and_the_router_gradient, .timeout = 60)
 {
 	struct moe_case l = golden_in_groups(1), scaled = golden_in_groups(1);
 
@@ -214,9 +225,10 @@ Test(moe, route_scale_multiplies_the_sum_and_the_router_gradient, .timeout = 60,
 		scaled.dl[i] /= 2.5f;
 	held_expect_close(scaled.y, l.y, 77, 1e-6, "y / scale");
 	held_expect_close(scaled.dl, l.dl, 99, 1e-6, "dl / scale");
+	held_end();
 }
 
-Test(moe, experts_that_were_not_chosen_give_no_router_gradient, .timeout = 60, .fini = held_end)
+Test(moe, experts_that_were_not_chosen_give_no_router_gradient, .timeout = 60)
 {
 	struct moe_case l = golden_in_groups(1);
 	const int32_t *ids = held_ints("moe", "chain.ids");
@@ -229,9 +241,10 @@ Test(moe, experts_that_were_not_chosen_give_no_router_gradient, .timeout = 60, .
 		cr_assert(chosen ? l.dl[i] != 0 : l.dl[i] == 0, "token %zu, expert %d: %g", i / 9,
 			  e, (double)l.dl[i]);
 	}
+	held_end();
 }
 
-Test(moe, a_single_active_expert_has_a_constant_weight, .timeout = 60, .fini = held_end)
+Test(moe, a_single_active_expert_has_a_constant_weight, .timeout = 60)
 {
 	struct moe_case l = moe_random(13, 5, 1);
 
@@ -239,6 +252,7 @@ Test(moe, a_single_active_expert_has_a_constant_weight, .timeout = 60, .fini = h
 	moe_backward(&l);
 	held_expect_all(l.routew, 1, 13, "weight");
 	held_expect_all(l.dl, 0, 65, "router gradient");
+	held_end();
 }
 
 /* Experts of a token by the wanted sizes, one active expert, tokens spread so that sorting has work
@@ -287,35 +301,39 @@ expect_empty_experts_silent(const size_t *size, size_t n_experts, size_t t)
 		cr_assert(isfinite(l.p_out[i]) && isfinite(l.dx[i]), "element %zu", i);
 }
 
-Test(moe, experts_without_rows_get_exact_zero_gradients, .timeout = 60, .fini = held_end)
+Test(moe, experts_without_rows_get_exact_zero_gradients, .timeout = 60)
 {
 	static const size_t size[] = {16, 0, 25, 44, 0, 8};
 
 	expect_empty_experts_silent(size, 6, 93);
+	held_end();
 }
 
-Test(moe, the_first_expert_may_be_empty, .timeout = 60, .fini = held_end)
+Test(moe, the_first_expert_may_be_empty, .timeout = 60)
 {
 	static const size_t size[] = {0, 3, 4, 5};
 
 	expect_empty_experts_silent(size, 4, 12);
+	held_end();
 }
 
-Test(moe, the_last_expert_may_be_empty, .timeout = 60, .fini = held_end)
+Test(moe, the_last_expert_may_be_empty, .timeout = 60)
 {
 	static const size_t size[] = {3, 4, 5, 0};
 
 	expect_empty_experts_silent(size, 4, 12);
+	held_end();
 }
 
-Test(moe, all_experts_but_one_may_be_empty, .timeout = 60, .fini = held_end)
+Test(moe, all_experts_but_one_may_be_empty, .timeout = 60)
 {
 	static const size_t size[] = {0, 0, 12, 0};
 
 	expect_empty_experts_silent(size, 4, 12);
+	held_end();
 }
 
-Test(moe, a_group_without_rows_writes_zeros_and_nothing_else, .timeout = 60, .fini = held_end)
+Test(moe, a_group_without_rows_writes_zeros_and_nothing_else, .timeout = 60)
 {
 	static const size_t size[] = {0, 0, 0, 0, 5, 6};
 	struct moe_case l = moe_random(11, 6, 1);
@@ -338,9 +356,10 @@ Test(moe, a_group_without_rows_writes_zeros_and_nothing_else, .timeout = 60, .fi
 	held_expect_all(l.dw13, 0, 4 * 24, "dw13");
 	held_expect_all(l.dw2, 0, 4 * 12, "dw2");
 	held_expect_same(l.dw13 + 96, untouched, 48, "dw13 of the other group");
+	held_end();
 }
 
-Test(moe, an_empty_expert_keeps_what_was_accumulated, .timeout = 60, .fini = held_end)
+Test(moe, an_empty_expert_keeps_what_was_accumulated, .timeout = 60)
 {
 	static const size_t size[] = {4, 0, 7};
 	struct moe_case l = moe_random(11, 3, 1);
@@ -355,9 +374,10 @@ Test(moe, an_empty_expert_keeps_what_was_accumulated, .timeout = 60, .fini = hel
 	held_expect_same(l.dw13 + 24, was13 + 24, 24, "dw13");
 	held_expect_same(l.dw2 + 12, was2 + 12, 12, "dw2");
 	cr_assert(l.dw13[0] != was13[0] && l.dw2[35] != was2[35], "the others must be added to");
+	held_end();
 }
 
-Test(moe, all_tokens_may_choose_one_expert, .timeout = 60, .fini = held_end)
+Test(moe, all_tokens_may_choose_one_expert, .timeout = 60)
 {
 	struct moe_case l = moe_random(40, 8, 1);
 
@@ -371,9 +391,10 @@ Test(moe, all_tokens_may_choose_one_expert, .timeout = 60, .fini = held_end)
 	held_expect_all(l.dw13, 0, 3 * 24, "dw13 of experts 0 to 2");
 	held_expect_all(l.dw13 + 4 * 24, 0, 4 * 24, "dw13 of experts 4 to 7");
 	held_expect_all(l.routew, 1, 40, "weight in spite of the bias");
+	held_end();
 }
 
-Test(moe, every_expert_may_be_active, .timeout = 60, .fini = held_end)
+Test(moe, every_expert_may_be_active, .timeout = 60)
 {
 	struct moe_case l = moe_random(7, 4, 4);
 
@@ -390,9 +411,10 @@ Test(moe, every_expert_may_be_active, .timeout = 60, .fini = held_end)
 	for (size_t i = 0; i < 28; i++)
 		cr_assert(fabsf(l.dl[i]) < 1e-6f, "equal experts leave no router gradient: %g",
 			  (double)l.dl[i]);
+	held_end();
 }
 
-Test(moe, tokens_return_to_their_places, .timeout = 60, .fini = held_end)
+Test(moe, tokens_return_to_their_places, .timeout = 60)
 {
 	struct moe_case l = moe_random(13, 5, 3);
 
@@ -412,9 +434,10 @@ Test(moe, tokens_return_to_their_places, .timeout = 60, .fini = held_end)
 	for (size_t i = 0; i < 39; i++)
 		cr_assert(l.zs[4 * i] == (float)(k3_route_src(l.route, 5, 13, 3)[i] / 3),
 			  "sorted row %zu", i);
+	held_end();
 }
 
-Test(moe, gradients_return_to_their_places, .timeout = 60, .fini = held_end)
+Test(moe, gradients_return_to_their_places, .timeout = 60)
 {
 	struct moe_case l = moe_random(13, 5, 3);
 	static const float part[] = {1, 10, 100};
@@ -431,9 +454,10 @@ Test(moe, gradients_return_to_their_places, .timeout = 60, .fini = held_end)
 	for (size_t i = 0; i < 52; i++)
 		cr_assert(l.dz[i] == 111 * (float)(i / 4 + 1), "token %zu got %g", i / 4,
 			  (double)l.dz[i]);
+	held_end();
 }
 
-Test(moe, experts_saturate_at_inputs_of_10000, .timeout = 60, .fini = held_end)
+Test(moe, experts_saturate_at_inputs_of_10000, .timeout = 60)
 {
 	float z[] = {1e4f, -1e4f, 1e4f, -1e4f}, one[] = {1, 1}, dys[] = {1, 1, 1, 1};
 	static const float want[] = {100, 0, 100, 0};
@@ -458,18 +482,20 @@ Test(moe, experts_saturate_at_inputs_of_10000, .timeout = 60, .fini = held_end)
 			  (double)l.dzs[i]);
 	held_expect_all(l.dw13, 0, 2, "dw13 of saturated rows");
 	cr_assert(fabsf(l.dw2[0] - 200) < 1e-3f, "dw2 is %g", (double)l.dw2[0]);
+	held_end();
 }
 
-Test(situ, values_match_the_oracle, .timeout = 60, .fini = held_end)
+Test(situ, values_match_the_oracle, .timeout = 60)
 {
 	float *g = held_input("moe", "situ.g"), *u = held_input("moe", "situ.u"), *y = held_out(72);
 
 	for (size_t i = 0; i < 72; i++)
 		y[i] = k3_situ_fwd(g[i], u[i], 4, 25);
 	held_expect(y, "moe", "situ.y", 1e-6);
+	held_end();
 }
 
-Test(situ, gradients_match_the_oracle, .timeout = 60, .fini = held_end)
+Test(situ, gradients_match_the_oracle, .timeout = 60)
 {
 	float *g = held_input("moe", "situ.g"), *u = held_input("moe", "situ.u"),
 	      *dy = held_input("moe", "situ.dy"), *dg = held_out(72), *du = held_out(72);
@@ -478,6 +504,7 @@ Test(situ, gradients_match_the_oracle, .timeout = 60, .fini = held_end)
 		k3_situ_bwd(dy[i], g[i], u[i], 4, 25, dg + i, du + i);
 	held_expect(dg, "moe", "situ.dg", 1e-6);
 	held_expect(du, "moe", "situ.du", 1e-6);
+	held_end();
 }
 
 Test(situ, arguments_of_10000_give_limits_without_nan, .timeout = 60)

@@ -103,7 +103,7 @@ expect_sorted(const struct router *r)
 	}
 }
 
-Test(moe_route, choice_and_weights_match_the_oracle, .timeout = 60, .fini = held_end)
+Test(moe_route, choice_and_weights_match_the_oracle, .timeout = 60)
 {
 	struct router r = golden();
 	const int32_t *ids = held_ints("moe", "chain.ids");
@@ -114,17 +114,19 @@ Test(moe_route, choice_and_weights_match_the_oracle, .timeout = 60, .fini = held
 	held_expect(r.routew, "moe", "chain.w", 1e-6);
 	held_expect(k3_routew_scores(r.routew, 11, 3), "moe", "chain.s", 1e-6);
 	held_expect(k3_routew_cut(r.routew, 9, 11, 3), "moe", "chain.cut", 1e-6);
+	held_end();
 }
 
-Test(moe_route, assignments_are_sorted_by_expert_and_stable, .timeout = 60, .fini = held_end)
+Test(moe_route, assignments_are_sorted_by_expert_and_stable, .timeout = 60)
 {
 	struct router r = golden();
 
 	route(&r);
 	expect_sorted(&r);
+	held_end();
 }
 
-Test(moe_route, a_router_in_three_row_blocks_chooses_alike, .timeout = 60, .fini = held_end)
+Test(moe_route, a_router_in_three_row_blocks_chooses_alike, .timeout = 60)
 {
 	struct router r = golden();
 	const int32_t *ids = held_ints("moe", "chain.ids");
@@ -134,9 +136,10 @@ Test(moe_route, a_router_in_three_row_blocks_chooses_alike, .timeout = 60, .fini
 	for (size_t i = 0; i < r.t; i++)
 		expect_ids(&r, i, ids + 3 * i);
 	held_expect(k3_routew_scores(r.routew, 11, 3), "moe", "chain.s", 1e-6);
+	held_end();
 }
 
-Test(moe_route, ties_go_to_the_lowest_expert_every_time, .timeout = 60, .fini = held_end)
+Test(moe_route, ties_go_to_the_lowest_expert_every_time, .timeout = 60)
 {
 	float *x = held_random(1, 64, -1, 1);
 	static const int32_t first[] = {0, 1};
@@ -154,10 +157,10 @@ Test(moe_route, ties_go_to_the_lowest_expert_every_time, .timeout = 60, .fini = 
 		held_end();
 		x = held_random(1, 64, -1, 1);
 	}
+	held_end();
 }
 
-Test(moe_route, a_tie_at_the_last_place_leaves_the_higher_expert_out, .timeout = 60,
-     .fini = held_end)
+Test(moe_route, a_tie_at_the_last_place_leaves_the_higher_expert_out, .timeout = 60)
 {
 	float logits[] = {-1, 2, 3, 2, 2, -1, 2, 2, 2, 9};
 	static const int32_t want[2][2] = {{2, 1}, {4, 1}};
@@ -168,9 +171,10 @@ Test(moe_route, a_tie_at_the_last_place_leaves_the_higher_expert_out, .timeout =
 	expect_ids(&r, 1, want[1]);
 	const float *cut = k3_routew_cut(r.routew, 5, 2, 2), *s = k3_routew_scores(r.routew, 2, 2);
 	cr_assert(cut[0] == s[3] && cut[1] == s[7], "the cut is the tied score");
+	held_end();
 }
 
-Test(moe_route, the_bias_chooses_but_does_not_weigh, .timeout = 60, .fini = held_end)
+Test(moe_route, the_bias_chooses_but_does_not_weigh, .timeout = 60)
 {
 	float logits[] = {0, 0, 0, 1, 1, 0, -1, 0};
 	struct router r = with_logits(logits, 2, 4, 2);
@@ -183,9 +187,10 @@ Test(moe_route, the_bias_chooses_but_does_not_weigh, .timeout = 60, .fini = held
 	float up = 1 / (1 + expf(-1)), down = 1 - up;
 	float w[] = {0.5f / (0.5f + up), up / (0.5f + up), down / (up + down), up / (up + down)};
 	held_expect_close(r.routew, w, 4, 1e-6, "weights");
+	held_end();
 }
 
-Test(moe_route, all_experts_may_be_active, .timeout = 60, .fini = held_end)
+Test(moe_route, all_experts_may_be_active, .timeout = 60)
 {
 	float logits[] = {0, 2, -1, 1, 3, 0, 1, 2};
 	struct router r = with_logits(logits, 2, 4, 4);
@@ -199,9 +204,10 @@ Test(moe_route, all_experts_may_be_active, .timeout = 60, .fini = held_end)
 	for (size_t i = 0; i < 8; i += 4)
 		cr_assert(fabsf(r.routew[i] + r.routew[i + 1] + r.routew[i + 2] + r.routew[i + 3] -
 				1) < 1e-6f);
+	held_end();
 }
 
-Test(moe_route, forced_experts_are_taken_in_the_given_order, .timeout = 60, .fini = held_end)
+Test(moe_route, forced_experts_are_taken_in_the_given_order, .timeout = 60)
 {
 	float logits[] = {3, 0, 0, 2, 1, 5, 0, 4};
 	int32_t forced[] = {2, 0, 0, 2};
@@ -218,9 +224,10 @@ Test(moe_route, forced_experts_are_taken_in_the_given_order, .timeout = 60, .fin
 	held_expect_close(r.routew, w, 4, 1e-6, "weights");
 	const float *cut = k3_routew_cut(r.routew, 4, 2, 2);
 	cr_assert(cut[0] == s[3] && cut[1] == s[5], "the cut is the best expert that was left");
+	held_end();
 }
 
-Test(moe_route, weights_carry_the_scale, .timeout = 60, .fini = held_end)
+Test(moe_route, weights_carry_the_scale, .timeout = 60)
 {
 	struct router r = golden();
 
@@ -229,9 +236,10 @@ Test(moe_route, weights_carry_the_scale, .timeout = 60, .fini = held_end)
 	for (size_t i = 0; i < 33; i++)
 		r.routew[i] /= 2.5f;
 	held_expect(r.routew, "moe", "chain.w", 1e-6);
+	held_end();
 }
 
-Test(moe_route, logits_of_30000_give_finite_weights, .timeout = 60, .fini = held_end)
+Test(moe_route, logits_of_30000_give_finite_weights, .timeout = 60)
 {
 	float logits[] = {30000, -30000, -30000, -30000, -30000, -30000, 30000, 30000, 30000};
 	static const float want[] = {1, 0, 0, 0, 0.5f, 0.5f};
@@ -242,6 +250,7 @@ Test(moe_route, logits_of_30000_give_finite_weights, .timeout = 60, .fini = held
 		cr_assert(r.routew[i] == want[i], "weight %zu is %g", i, (double)r.routew[i]);
 	for (size_t i = 0; i < 9; i++)
 		cr_assert(k3_routew_scores(r.routew, 3, 2)[i] == (logits[i] > 0 ? 1 : 0));
+	held_end();
 }
 
 /* Counts tokens of a tile; doc NULL: no padding. */
@@ -272,7 +281,7 @@ expect_counts(const int32_t *got, const int32_t *want, size_t n, const char *wha
 			     want[i]);
 }
 
-Test(moe_count, padding_is_not_counted, .timeout = 60, .fini = held_end)
+Test(moe_count, padding_is_not_counted, .timeout = 60)
 {
 	static const int32_t doc[] = {1, 1, 0, 1, 2, 2, 2, 2, 0, 0, 0};
 	const int32_t *ids = held_ints("moe", "chain.ids");
@@ -288,9 +297,10 @@ Test(moe_count, padding_is_not_counted, .timeout = 60, .fini = held_end)
 		const int32_t *h = balance + 9 + 4 * e;
 		cr_assert_eq(h[0] + h[1] + h[2] + h[3], 7, "expert %zu must count 7 tokens", e);
 	}
+	held_end();
 }
 
-Test(moe_count, without_bins_there_are_token_counts_only, .timeout = 60, .fini = held_end)
+Test(moe_count, without_bins_there_are_token_counts_only, .timeout = 60)
 {
 	const int32_t *ids = held_ints("moe", "chain.ids");
 	struct router r = golden();
@@ -301,9 +311,10 @@ Test(moe_count, without_bins_there_are_token_counts_only, .timeout = 60, .fini =
 	route(&r);
 	count(balance, &r, NULL, 0, 0);
 	expect_counts(balance, want, 9, "tokens");
+	held_end();
 }
 
-Test(moe_count, micro_batches_add_up_to_the_whole_batch, .timeout = 60, .fini = held_end)
+Test(moe_count, micro_batches_add_up_to_the_whole_batch, .timeout = 60)
 {
 	struct router whole = {
 		.t = 64, .d = 6, .n_experts = 5, .k = 2, .scale = 1, .block_rows = 5};
@@ -324,6 +335,7 @@ Test(moe_count, micro_batches_add_up_to_the_whole_batch, .timeout = 60, .fini = 
 	}
 	expect_counts(parts, once, N, "balance");
 	cr_assert_eq(once[0] + once[1] + once[2] + once[3] + once[4], 128);
+	held_end();
 }
 
 /* Scores and cuts by hand; each token is assigned to expert 0. */
@@ -341,7 +353,7 @@ by_hand(size_t t, size_t n_experts, const float *scores, const float *cuts)
 	return r;
 }
 
-Test(moe_count, a_position_on_an_edge_counts_in_the_bin_above, .timeout = 60, .fini = held_end)
+Test(moe_count, a_position_on_an_edge_counts_in_the_bin_above, .timeout = 60)
 {
 	/* bias 0, 4 bins: [-1, -.5), [-.5, 0), [0, .5), [.5, 1) */
 	static const float scores[] = {1, 0.75f, 0.5f, 0.25f, 0},
@@ -352,10 +364,10 @@ Test(moe_count, a_position_on_an_edge_counts_in_the_bin_above, .timeout = 60, .f
 
 	count(balance, &r, NULL, 4, 0);
 	expect_counts(balance, want, 5, "balance");
+	held_end();
 }
 
-Test(moe_count, positions_out_of_range_count_once_in_the_outer_bins, .timeout = 60,
-     .fini = held_end)
+Test(moe_count, positions_out_of_range_count_once_in_the_outer_bins, .timeout = 60)
 {
 	static const float scores[] = {0, 0, 0, 0, 1, 0},
 			   cuts[] = {1, 2.5f, 1e30f, -1e30f, -0.001f, -INFINITY};
@@ -365,10 +377,10 @@ Test(moe_count, positions_out_of_range_count_once_in_the_outer_bins, .timeout = 
 
 	count(balance, &r, NULL, 4, 0);
 	expect_counts(balance, want, 5, "balance");
+	held_end();
 }
 
-Test(moe_count, the_cutoff_expert_without_bias_lies_in_the_middle_bin, .timeout = 60,
-     .fini = held_end)
+Test(moe_count, the_cutoff_expert_without_bias_lies_in_the_middle_bin, .timeout = 60)
 {
 	/* its position is exactly 500 of 1000: in float some of these scores would fall into bin
 	 * 499 */
@@ -381,9 +393,10 @@ Test(moe_count, the_cutoff_expert_without_bias_lies_in_the_middle_bin, .timeout 
 	for (int i = 0; i < 1000; i++)
 		cr_assert_eq(balance[1 + i], i == 500 ? N : 0, "bin %d holds %d", i,
 			     balance[1 + i]);
+	held_end();
 }
 
-Test(moe_count, bins_span_the_biases_and_one_more_on_either_side, .timeout = 60, .fini = held_end)
+Test(moe_count, bins_span_the_biases_and_one_more_on_either_side, .timeout = 60)
 {
 	/* bias -1 and 3: from -2 to 4 in 6 bins of width 1 */
 	static const float scores[] = {0.5f, 0.25f, 0.5f, 0.25f}, cuts[] = {-1.25f, 4.25f};
@@ -395,10 +408,10 @@ Test(moe_count, bins_span_the_biases_and_one_more_on_either_side, .timeout = 60,
 	r.bias[1] = 3;
 	count(balance, &r, NULL, 6, 0);
 	expect_counts(balance, want, 14, "balance");
+	held_end();
 }
 
-Test(moe_count, with_all_experts_active_every_token_counts_in_the_first_bin, .timeout = 60,
-     .fini = held_end)
+Test(moe_count, with_all_experts_active_every_token_counts_in_the_first_bin, .timeout = 60)
 {
 	float logits[] = {0, 2, -1, 1, 3, 0, 1, 2};
 	static const int32_t want[] = {2, 2, 2, 2, 2, 0, 0, 2, 0, 0, 2, 0, 0, 2, 0, 0};
@@ -408,6 +421,7 @@ Test(moe_count, with_all_experts_active_every_token_counts_in_the_first_bin, .ti
 	route(&r);
 	count(balance, &r, NULL, 3, 0);
 	expect_counts(balance, want, 16, "balance");
+	held_end();
 }
 
 /* A case of the reference implementation: scores and bias in, histogram out, no padding. */
@@ -447,17 +461,20 @@ expect_reference_histogram(const char *letter, size_t t, size_t n_experts)
 	expect_counts(balance + n_experts, held_ints("moe_quantile", name), n_experts * bins, name);
 }
 
-Test(moe_count, histogram_of_150_tokens_equals_the_reference, .timeout = 60, .fini = held_end)
+Test(moe_count, histogram_of_150_tokens_equals_the_reference, .timeout = 60)
 {
 	expect_reference_histogram("a", 150, 6);
+	held_end();
 }
 
-Test(moe_count, histogram_of_a_thousand_bins_equals_the_reference, .timeout = 60, .fini = held_end)
+Test(moe_count, histogram_of_a_thousand_bins_equals_the_reference, .timeout = 60)
 {
 	expect_reference_histogram("b", 97, 6);
+	held_end();
 }
 
-Test(moe_count, histogram_of_five_experts_equals_the_reference, .timeout = 60, .fini = held_end)
+Test(moe_count, histogram_of_five_experts_equals_the_reference, .timeout = 60)
 {
 	expect_reference_histogram("c", 37, 5);
+	held_end();
 }

@@ -57,7 +57,7 @@ Test(grad_norm, shards_of_3_and_4_are_clipped_to_6_and_8_tenths, .timeout = 60)
 	cr_assert_eq(out[K3_OUT_COEF], 1 / (5 + 1e-6), "eps is part of the rule");
 }
 
-Test(grad_norm, every_length_is_summed_to_its_end, .fini = held_end, .timeout = 60)
+Test(grad_norm, every_length_is_summed_to_its_end, .timeout = 60)
 {
 	for (size_t n = 0; n <= 33; n++) {
 		float *g = held_out(n), *rest = held_out(33 - n), *blocks[] = {g, rest};
@@ -68,6 +68,7 @@ Test(grad_norm, every_length_is_summed_to_its_end, .fini = held_end, .timeout = 
 		cr_assert_eq(squares(blocks, n_elems, 2), 4 * 33, "cut at %zu", n);
 		cr_assert_eq(squares(blocks, n_elems, 1), 4 * (double)n);
 	}
+	held_end();
 }
 
 Test(grad_norm, small_and_huge_elements_survive, .timeout = 60)
@@ -127,7 +128,7 @@ Test(clip, a_loss_or_norm_that_is_not_finite_is_reported, .timeout = 60)
 	}
 }
 
-Test(clip, a_nan_in_any_element_of_a_gradient_is_seen, .fini = held_end, .timeout = 60)
+Test(clip, a_nan_in_any_element_of_a_gradient_is_seen, .timeout = 60)
 {
 	for (size_t at = 0; at < 19; at++) {
 		float *g = held_random(1, 19, -1, 1);
@@ -139,6 +140,7 @@ Test(clip, a_nan_in_any_element_of_a_gradient_is_seen, .fini = held_end, .timeou
 		judge(out, 1, 1, 1, &partial, 1);
 		cr_assert_eq(out[K3_OUT_STATE], K3_STEP_NOT_FINITE, "element %zu", at);
 	}
+	held_end();
 }
 
 Test(clip, a_step_without_labels_is_no_step, .timeout = 60)
@@ -226,7 +228,7 @@ joined(float *const *blocks, const float *less)
 	return x;
 }
 
-Test(adamw, twenty_steps_with_clip_decay_and_schedule_match_numpy, .fini = held_end, .timeout = 60)
+Test(adamw, twenty_steps_with_clip_decay_and_schedule_match_numpy, .timeout = 60)
 {
 	float *start, *grads = held_input("adamw", "grads");
 	struct adam s = golden(&start);
@@ -256,6 +258,7 @@ Test(adamw, twenty_steps_with_clip_decay_and_schedule_match_numpy, .fini = held_
 	free(coef);
 	free(path);
 	k3_st_close(st);
+	held_end();
 }
 
 Test(adamw, without_gradient_a_parameter_only_decays, .timeout = 60)
@@ -292,7 +295,7 @@ Test(adamw, late_steps_need_no_bias_correction, .timeout = 60)
 	cr_assert_float_eq(p, -0.5 / sqrt(0.95 * 4 + 0.05 * 0.25), 1e-6);
 }
 
-Test(adamw, a_step_that_is_not_ok_changes_no_bit, .fini = held_end, .timeout = 60)
+Test(adamw, a_step_that_is_not_ok_changes_no_bit, .timeout = 60)
 {
 	const double states[] = {K3_STEP_NOT_FINITE, K3_STEP_NO_LABELS};
 
@@ -306,6 +309,7 @@ Test(adamw, a_step_that_is_not_ok_changes_no_bit, .fini = held_end, .timeout = 6
 		held_expect_all(joined(s.m, NULL), 0, 43, "exp_avg");
 		held_expect_all(joined(s.v, NULL), 0, 43, "exp_avg_sq");
 	}
+	held_end();
 }
 
 static uint64_t

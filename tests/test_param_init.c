@@ -75,39 +75,43 @@ cut_variance(double c)
 	return 1 - 2 * c * density / erf(c / sqrt(2));
 }
 
-Test(param_init, zeros_and_ones_are_exact, .fini = held_end, .timeout = 60)
+Test(param_init, zeros_and_ones_are_exact, .timeout = 60)
 {
 	held_expect_all(drawn(K3_INIT_ZERO, 0, "b", 1, 1000), 0, 1000, "zero");
 	held_expect_all(drawn(K3_INIT_ONE, 0, "w", 1, 1000), 1, 1000, "one");
+	held_end();
 }
 
-Test(param_init, small_scales_are_practically_normal, .fini = held_end, .timeout = 60)
+Test(param_init, small_scales_are_practically_normal, .timeout = 60)
 {
 	struct moments m = moments_of(drawn(K3_INIT_NORMAL, 0.02, "w", 1, MANY), MANY);
 
 	expect_normal(&m, 0.02 * 0.02);
 	cr_assert(m.most > 0.06 && m.least < -0.06, "the bound is 2, not 2 or 3 scale");
+	held_end();
 }
 
-Test(param_init, bound_2_is_absolute, .fini = held_end, .timeout = 60)
+Test(param_init, bound_2_is_absolute, .timeout = 60)
 {
 	struct moments m = moments_of(drawn(K3_INIT_NORMAL, 1, "w", 1, MANY), MANY);
 
 	expect_normal(&m, cut_variance(2));
 	cr_assert(m.most <= 2 && m.least >= -2);
 	cr_assert(m.most > 1.98 && m.least < -1.98, "nothing comes near the bound");
+	held_end();
 }
 
-Test(param_init, head_is_cut_at_three_scales, .fini = held_end, .timeout = 60)
+Test(param_init, head_is_cut_at_three_scales, .timeout = 60)
 {
 	struct moments m = moments_of(drawn(K3_INIT_NORMAL_3S, 0.1, "head", 1, MANY), MANY);
 
 	expect_normal(&m, 0.01 * cut_variance(3));
 	cr_assert(m.most <= 0.3001 && m.least >= -0.3001);
 	cr_assert(m.most > 0.28 && m.least < -0.28);
+	held_end();
 }
 
-Test(param_init, embeddings_are_not_cut, .fini = held_end, .timeout = 60)
+Test(param_init, embeddings_are_not_cut, .timeout = 60)
 {
 	float *x = drawn(K3_INIT_NORMAL_FREE, 1, "embed", 1, MANY);
 	struct moments m = moments_of(x, MANY);
@@ -117,9 +121,10 @@ Test(param_init, embeddings_are_not_cut, .fini = held_end, .timeout = 60)
 	for (size_t i = 0; i < MANY; i++)
 		outside += fabsf(x[i]) > 3;
 	cr_assert(outside > 180 && outside < 360, "%zu of 270 expected beyond 3", outside);
+	held_end();
 }
 
-Test(param_init, no_decay_rate_starts_frozen, .fini = held_end, .timeout = 60)
+Test(param_init, no_decay_rate_starts_frozen, .timeout = 60)
 {
 	float *a_log = drawn(K3_INIT_LOG_UNIFORM, 0, "A_log", 1, MANY);
 	double mean = 0, square = 0;
@@ -133,9 +138,10 @@ Test(param_init, no_decay_rate_starts_frozen, .fini = held_end, .timeout = 60)
 	/* uniform in (1, 16): mean 8.5, variance 225 / 12 */
 	cr_assert_float_eq(mean, 8.5, 0.07, "mean %g", mean);
 	cr_assert_float_eq(square - mean * mean, 18.75, 0.3, "variance %g", square - mean * mean);
+	held_end();
 }
 
-Test(param_init, values_do_not_depend_on_the_cut, .fini = held_end, .timeout = 60)
+Test(param_init, values_do_not_depend_on_the_cut, .timeout = 60)
 {
 	const enum k3_init_kind kinds[] = {K3_INIT_NORMAL, K3_INIT_NORMAL_FREE, K3_INIT_NORMAL_3S,
 					   K3_INIT_LOG_UNIFORM};
@@ -155,9 +161,10 @@ Test(param_init, values_do_not_depend_on_the_cut, .fini = held_end, .timeout = 6
 			held_expect_same(x, whole + 7, 993, "parts of a block");
 		}
 	}
+	held_end();
 }
 
-Test(param_init, only_its_part_of_a_block_is_filled, .fini = held_end, .timeout = 60)
+Test(param_init, only_its_part_of_a_block_is_filled, .timeout = 60)
 {
 	float *x = held_out(20);
 
@@ -165,6 +172,7 @@ Test(param_init, only_its_part_of_a_block_is_filled, .fini = held_end, .timeout 
 	for (size_t i = 0; i < 20; i++)
 		cr_assert(i >= 5 && i < 11 ? x[i] == 1 : isnan(x[i]), "element %zu is %g", i,
 			  (double)x[i]);
+	held_end();
 }
 
 /* Correlation of two samples of unit normals. */
@@ -178,7 +186,7 @@ correlation(const float *x, const float *y, size_t n)
 	return sum / (double)n;
 }
 
-Test(param_init, names_seeds_and_neighbours_are_independent, .fini = held_end, .timeout = 60)
+Test(param_init, names_seeds_and_neighbours_are_independent, .timeout = 60)
 {
 	float *x = drawn(K3_INIT_NORMAL_FREE, 1, "layers.1.w", 1, MANY);
 	float *name = drawn(K3_INIT_NORMAL_FREE, 1, "layers.2.w", 1, MANY);
@@ -188,6 +196,7 @@ Test(param_init, names_seeds_and_neighbours_are_independent, .fini = held_end, .
 	cr_assert(fabs(correlation(x, name, MANY)) < most, "names");
 	cr_assert(fabs(correlation(x, seed, MANY)) < most, "seeds");
 	cr_assert(fabs(correlation(x, x + 1, MANY - 1)) < most, "neighbours");
+	held_end();
 }
 
 static void
@@ -208,10 +217,11 @@ expect_values(enum k3_init_kind kind, const char *tensor)
 	k3_st_close(st);
 }
 
-Test(param_init, values_are_those_of_an_independent_generator, .fini = held_end, .timeout = 60)
+Test(param_init, values_are_those_of_an_independent_generator, .timeout = 60)
 {
 	expect_values(K3_INIT_NORMAL, "normal");
 	expect_values(K3_INIT_NORMAL_FREE, "free");
 	expect_values(K3_INIT_NORMAL_3S, "three");
 	expect_values(K3_INIT_LOG_UNIFORM, "log_uniform");
+	held_end();
 }
