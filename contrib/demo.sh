@@ -64,6 +64,8 @@ say "Training: preset debug17, $steps steps of 2 x 1,024 tokens"
 "$build/k3_train" --model debug17 --data "$out/demo.k3t" --eval-data "$out/demo.val.k3t" \
 	--eval-every 25 --tokens 1024 --accumulate 2 --steps "$steps" --warmup 10 --lr 2e-3 --save "$out/checkpoints" |
 	tee "$out/steps.tsv"
+[ -f "$(printf '%s/checkpoints/step-%06d/COMPLETE' "$out" "$steps")" ] ||
+	{ echo "demo.sh: training failed, see above" >&2; exit 1; }
 checkpoint=$(printf '%s/checkpoints/step-%06d' "$out" "$steps")
 
 say "Held-out loss of the model (nats a byte)"
@@ -82,5 +84,5 @@ data set        $out/demo.k3t, $out/demo.val.k3t
 losses          $out/steps.tsv (a line per step), $out/held-out.tsv
 checkpoint      $checkpoint
 generated text  $out/generated.txt
-Go on training  $build/k3_train --resume $out/checkpoints
+Train further   $build/k3_train --init-from $checkpoint --model debug17 --data $out/demo.k3t --save DIR ...
 END

@@ -58,15 +58,18 @@ out:
 int
 k3_session_optimizer(struct k3_session *session, uint32_t parity, const struct k3_plan **plan)
 {
-	struct k3_plan **own = &session->optimizer[parity & 1];
+	struct k3_plan **own = &session->optimizer[parity & 1], *fresh = NULL;
 	int ret = K3_OK;
 
 	if (!*own) {
-		K3_TRY(k3_plan_optimizer(own, session->model, parity & 1));
-		K3_TRY(k3_plan_check(*own));
+		K3_TRY(k3_plan_optimizer(&fresh, session->model, parity & 1));
+		K3_TRY(k3_plan_check(fresh));
+		*own = fresh;
+		fresh = NULL;
 	}
 	*plan = *own;
 out:
+	k3_plan_destroy(fresh);
 	return ret;
 }
 

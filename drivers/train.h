@@ -19,6 +19,7 @@ struct k3_run_state {
 	uint64_t step;		     /* steps done */
 	struct k3_data_pos position; /* of the training data after them */
 	uint64_t data_checksum;
+	char blas[64];	 /* kernels of the run so far */
 	uint64_t tokens; /* consumed so far */
 };
 
@@ -34,7 +35,7 @@ int k3_train_parse(struct k3_train_options *options, struct k3_run_state *state,
 
 /** run.json as text, malloc'ed; NULL when memory is out. */
 char *k3_run_state_json(const struct k3_run_state *state, const struct k3_train_options *options,
-			const char *starpu_version);
+			const char *starpu_version, const char *blas);
 
 /** Trains. @return exit status of the program: 0 ok, 1 failed, 2 wrong input */
 int k3_train_run(const struct k3_train_options *options, struct k3_run_state *state,

@@ -96,6 +96,22 @@ is_free(const char *name)
 	return false;
 }
 
+/* A file is stored by its whole path, so that a run can be resumed from any folder. */
+static json_t *
+text_json(const struct k3_option *o)
+{
+	static const char *const paths[] = {"data", "eval-data", "save", "init-from"};
+	const char *text = *(const char *const *)o->target;
+	char *whole = NULL;
+
+	for (size_t i = 0; text && i < sizeof(paths) / sizeof(paths[0]); i++)
+		if (strcmp(paths[i], o->name) == 0)
+			whole = realpath(text, NULL);
+	json_t *v = whole ? json_string(whole) : text ? json_string(text) : json_null();
+	free(whole);
+	return v;
+}
+
 static json_t *
 value_json(const struct k3_option *o)
 {
@@ -103,9 +119,7 @@ value_json(const struct k3_option *o)
 	case K3_OPT_SWITCH:
 		return json_boolean(*(const bool *)o->target);
 	case K3_OPT_STRING:
-		return *(const char *const *)o->target
-			       ? json_string(*(const char *const *)o->target)
-			       : json_null();
+		return text_json(o);
 	case K3_OPT_REAL:
 		return json_real(*(const double *)o->target);
 	case K3_OPT_INT:
@@ -113,6 +127,15 @@ value_json(const struct k3_option *o)
 		return json_integer(*(const long long *)o->target);
 	}
 	return json_null();
+}
+
+/* In the option's range; 0 stands for an option that was not given. */
+static bool
+in_range(const struct k3_option *o, double x)
+{
+	if (o->kind == K3_OPT_TILE)
+		return x >= 0 && x <= (1 << 30) && (long long)x % 64 == 0;
+	return x == 0 || (x >= o->lo && x <= o->hi);
 }
 
 /* Strings live to the end of the program. */
@@ -125,6 +148,8 @@ value_set(const struct k3_option *o, const json_t *v)
 		*(const char **)o->target = strdup(json_string_value(v));
 	else if (o->kind == K3_OPT_STRING && json_is_null(v))
 		*(const char **)o->target = NULL;
+	else if (json_is_number(v) && !in_range(o, json_number_value(v)))
+		return K3_EFORMAT;
 	else if (o->kind == K3_OPT_REAL && json_is_number(v))
 		*(double *)o->target = json_number_value(v);
 	else if ((o->kind == K3_OPT_INT || o->kind == K3_OPT_TILE) && json_is_integer(v))
@@ -214,7 +239,9 @@ merge(struct k3_option *table, size_t n, const json_t *stored)
 			free(b);
 			refused++;
 		} else if (!table[i].given && (!v || value_set(&table[i], v) != K3_OK)) {
-			k3_error("drivers", "run.json: options.%s is missing or has a wrong type",
+			k3_error("drivers",
+				 "run.json: options.%s is missing, has a wrong type or is out of "
+				 "range",
 				 table[i].name);
 			refused++;
 		}
@@ -234,6 +261,8 @@ resume(struct k3_option *table, size_t n, struct k3_train_options *o, struct k3_
 	K3_TRY(load_json(*folder, &root));
 	K3_TRY(merge(table, n, json_object_get(root, "options")));
 	K3_TRY(load_state(root, state));
+	const char *blas = json_string_value(json_object_get(root, "blas"));
+	snprintf(state->blas, sizeof(state->blas), "%s", blas ? blas : "");
 out:
 	json_decref(root);
 	return ret;
@@ -246,6 +275,12 @@ check(const struct k3_train_options *o)
 	if (!o->model || !o->data) {
 		k3_error("drivers", "--%s is missing (--help tells more)",
 			 o->model ? "data" : "model");
+		return K3_EINVAL;
+	}
+	if (o->tokens < 1 || o->accumulate < 1 || o->steps < 1) {
+		k3_error("drivers",
+			 "tokens %lld, accumulate %lld, steps %lld: each must be 1 or more",
+			 o->tokens, o->accumulate, o->steps);
 		return K3_EINVAL;
 	}
 	if (o->warmup > o->steps) {
@@ -315,7 +350,7 @@ put_number(json_t *state, const char *key, uint64_t x)
 
 char *
 k3_run_state_json(const struct k3_run_state *state, const struct k3_train_options *options,
-		  const char *starpu_version)
+		  const char *starpu_version, const char *blas)
 {
 	struct k3_train_options copy = *options;
 	struct k3_option table[MAX_OPTIONS];
@@ -333,6 +368,7 @@ k3_run_state_json(const struct k3_run_state *state, const struct k3_train_option
 	json_object_set_new(root, "format", json_integer(1));
 	json_object_set_new(root, "version", json_string(PACKAGE_VERSION));
 	json_object_set_new(root, "starpu", json_string(starpu_version));
+	json_object_set_new(root, "blas", json_string(blas));
 	json_object_set_new(root, "options", o);
 	json_object_set_new(root, "state", s);
 	char *text = json_dumps(root, JSON_INDENT(1) | JSON_REAL_PRECISION(17));

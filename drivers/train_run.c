@@ -2,6 +2,7 @@
  * read, so the workers never wait for the host.  The host arrays of a step are two deep: when step
  * n-1 has been read, its batch was loaded long ago. The trap: what a step does not finish (NaN, no
  * labels) is decided in the graph, by clip_factor; the host only reports it. */
+#include <errno.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -10,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "../common/fs.h"
 #include "../common/log.h"
 #include "../common/rng.h"
 #include "../common/schedule.h"
@@ -29,6 +31,7 @@ struct trainer {
 		struct k3_run_state after; /* run state once it is done */
 	} flight[2];
 	double last_time;
+	uint64_t saved_step; /* of the newest checkpoint of this run; 0: none */
 	int failed;
 };
 
@@ -171,6 +174,34 @@ out:
 	return ret;
 }
 
+/* The folder of checkpoints can be written, and holds none of another run. */
+static int
+check_save(const struct k3_train_options *o, const char *folder)
+{
+	char *other = NULL;
+	int ret = K3_OK;
+
+	if (!o->save)
+		return K3_OK;
+	K3_TRY(k3_fs_mkdirs(o->save));
+	if (access(o->save, W_OK | X_OK) != 0) {
+		k3_error("drivers", "--save %s: cannot be written: %s", o->save, strerror(errno));
+		K3_TRY(K3_EIO);
+	}
+	if (folder)
+		return K3_OK;
+	K3_TRY(k3_checkpoint_newest(&other, o->save));
+	if (other) {
+		k3_error("drivers",
+			 "--save %s: holds %s of another run; take another folder, or --resume it",
+			 o->save, other);
+		ret = K3_EEXIST;
+	}
+out:
+	free(other);
+	return ret;
+}
+
 static int
 open_all(struct trainer *t, const char *folder)
 {
@@ -181,6 +212,7 @@ open_all(struct trainer *t, const char *folder)
 
 	K3_TRY(open_data(t));
 	K3_TRY(make_config(t));
+	K3_TRY(check_save(o, folder));
 	k3_plan_options_init(&plan);
 	plan.tile_tokens = (uint32_t)o->tile_tokens;
 	plan.balance = rule_of(o->balance);
@@ -199,6 +231,13 @@ open_all(struct trainer *t, const char *folder)
 		PACKAGE_VERSION, t->config.name,
 		(unsigned long long)t->session.model->params.n_elems, o->seed, o->data,
 		(unsigned long long)k3_data_total_tokens(&t->data));
+	const char *blas = k3_runtime_blas(t->session.runtime);
+	if (folder && strcmp(t->state->blas, blas) != 0)
+		k3_warn("drivers",
+			"the run used BLAS kernels for \"%s\", here they are for \"%s\": the bits "
+			"will differ "
+			"(OPENBLAS_CORETYPE)",
+			t->state->blas, blas);
 	K3_TRY(report_memory(t));
 	K3_TRY(start_values(t, folder));
 out:
@@ -320,13 +359,16 @@ static int
 save(struct trainer *t)
 {
 	double start = now();
-	char *json =
-		k3_run_state_json(t->state, t->options, k3_runtime_version(t->session.runtime));
+	char *json = k3_run_state_json(t->state, t->options, k3_runtime_version(t->session.runtime),
+				       k3_runtime_blas(t->session.runtime));
 	int ret = json ? K3_OK : K3_ENOMEM;
 
 	k3_runtime_drain(t->session.runtime);
 	K3_TRY(ret);
+	if (t->saved_step == t->state->step)
+		goto out;
 	K3_TRY(k3_checkpoint_save(t->session.store, t->options->save, t->state->step, json, 0));
+	t->saved_step = t->state->step;
 	k3_info("drivers", "checkpoint %s/step-%06llu in %.2f s", t->options->save,
 		(unsigned long long)t->state->step, now() - start);
 	t->last_time += now() - start;
@@ -387,6 +429,9 @@ loop(struct trainer *t)
 
 	if (o->stop_after && (uint64_t)o->stop_after < last)
 		last = (uint64_t)o->stop_after;
+	if (begin >= last)
+		k3_info("drivers", "all %llu steps are done already: nothing is left to train",
+			(unsigned long long)last);
 	printf("step\tloss_nats\tgrad_norm\tlr\ttokens_per_s\tstep_ms%s\n",
 	       o->fingerprint ? "\tfingerprint" : "");
 	fflush(stdout);

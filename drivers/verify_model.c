@@ -128,11 +128,15 @@ gather(struct model_case *c, const char *what, int layer, size_t *n)
 		double *grown = realloc(out, (have + elems + 1) * sizeof(*out));
 		K3_ASSERT(part && grown);
 		out = grown;
-		if (k3_store_datum_read(c->session.store, c->plan, (uint32_t)i, part) == K3_OK)
-			for (size_t k = 0; k < elems; k++)
-				out[have + k] = (double)part[k];
+		int ret = k3_store_datum_read(c->session.store, c->plan, (uint32_t)i, part);
+		for (size_t k = 0; ret == K3_OK && k < elems; k++)
+			out[have + k] = (double)part[k];
 		have += elems;
 		free(part);
+		if (ret != K3_OK) {
+			free(out);
+			return NULL;
+		}
 	}
 	*n = have;
 	return out;

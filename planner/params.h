@@ -14,7 +14,7 @@
 #include "../common/config.h"
 #include "../common/op/optim.h"
 
-/* X(role): what a parameter is for; per layer unless global */
+/* What a parameter is for; per layer unless global. */
 enum k3_role {
 	/* global */
 	K3_P_EMBED,

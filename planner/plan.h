@@ -241,7 +241,7 @@ void k3_plan_destroy(struct k3_plan *plan); /* NULL is legal */
 
 /** Datum of a plan by name, K3_NO_DATUM when there is none. */
 int32_t k3_plan_find(const struct k3_plan *plan, const char *what, int layer, int tile, int index);
-/** "qkv l3 t2 g1" into text; returns text. */
+/** "o l3 t2 i1" into text; returns text. */
 const char *k3_datum_label(const struct k3_datum *datum, char *text, size_t text_bytes);
 
 /* Memory of a run: the most slots per class over its plans, plus persistent data. */

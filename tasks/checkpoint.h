@@ -1,10 +1,12 @@
 /* Checkpoints: a folder per saved step.
  *
- *   model.safetensors (or shards with an index)  weights under the checkpoint names, fp32, router
- * biases included config.json                                  the model, Hugging Face layout
- *   optimizer.safetensors (or shards)            <key> fp32 master, <key>.exp_avg, <key>.exp_avg_sq
- *   run.json                                     whatever the program needs to go on (see
- * drivers/run_state.h) COMPLETE                                     marker, written last
+ * - model.safetensors, or shards with an index: weights under the checkpoint names, fp32, router
+ *   biases included;
+ * - config.json: the model in the Hugging Face layout;
+ * - optimizer.safetensors, or shards with an index: <key> (fp32 master), <key>.exp_avg,
+ *   <key>.exp_avg_sq;
+ * - run.json: whatever the program needs to go on;
+ * - COMPLETE: marker, written last.
  *
  * A folder is written under a temporary name, made durable and renamed; it counts only once the
  * marker is there.
@@ -35,6 +37,8 @@ int k3_checkpoint_save(struct k3_store *store, const char *dir, uint64_t step, c
  * @return K3_OK, K3_ENOENT (logged with what is missing)
  */
 int k3_checkpoint_find(char **found, const char *path);
+/** The newest complete step-... in a folder; *found stays NULL when there is none. */
+int k3_checkpoint_newest(char **found, const char *path);
 
 /**
  * Reads weights and router biases into the store. Every element of every parameter is read exactly

@@ -231,42 +231,49 @@ is_complete(const char *path)
 }
 
 int
-k3_checkpoint_find(char **found, const char *path)
+k3_checkpoint_newest(char **found, const char *path)
 {
 	unsigned long long best = 0, step;
-	char name[4200];
-	bool any = false;
-	DIR *d;
+	char name[4200], end;
+	DIR *d = opendir(path);
+
+	*found = NULL;
+	if (!d) {
+		k3_error("tasks", "no checkpoint at %s: %s", path, strerror(errno));
+		return K3_ENOENT;
+	}
+	for (struct dirent *e = readdir(d); e; e = readdir(d)) {
+		if (sscanf(e->d_name, "step-%llu%c", &step, &end) != 1)
+			continue;
+		snprintf(name, sizeof(name), "%s/%s", path, e->d_name);
+		if (is_complete(name) && (!*found || step > best)) {
+			best = step;
+			free(*found);
+			*found = strdup(name);
+		}
+	}
+	closedir(d);
+	return K3_OK;
+}
+
+int
+k3_checkpoint_find(char **found, const char *path)
+{
+	int ret = K3_OK;
 
 	*found = NULL;
 	if (is_complete(path)) {
 		*found = strdup(path);
 		return *found ? K3_OK : K3_ENOMEM;
 	}
-	d = opendir(path);
-	if (!d) {
-		k3_error("tasks", "no checkpoint at %s: %s", path, strerror(errno));
-		return K3_ENOENT;
-	}
-	for (struct dirent *e = readdir(d); e; e = readdir(d)) {
-		char end;
-		if (sscanf(e->d_name, "step-%llu%c", &step, &end) != 1)
-			continue;
-		snprintf(name, sizeof(name), "%s/%s", path, e->d_name);
-		if (is_complete(name) && (!any || step > best)) {
-			best = step;
-			any = true;
-			free(*found);
-			*found = strdup(name);
-		}
-	}
-	closedir(d);
-	if (!any) {
+	K3_TRY(k3_checkpoint_newest(found, path));
+	if (!*found) {
 		k3_error("tasks",
 			 "no complete checkpoint at %s: neither it nor a folder step-... below it "
 			 "holds the file %s",
 			 path, K3_CHECKPOINT_MARKER);
-		return K3_ENOENT;
+		ret = K3_ENOENT;
 	}
-	return *found ? K3_OK : K3_ENOMEM;
+out:
+	return ret;
 }

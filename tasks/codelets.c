@@ -11,8 +11,7 @@
 
 #include "colors.h"
 
-/* Pointers of a task's buffers; more than this many can't be, see K3_MAX_TASK_BUFFERS in submit.c.
- */
+/* Pointers of a task's buffers. */
 static void
 pointers(void **out, void *const *buffers, uint32_t n)
 {

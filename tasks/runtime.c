@@ -159,3 +159,14 @@ k3_runtime_version(const struct k3_runtime *runtime)
 {
 	return runtime->version;
 }
+
+const char *
+k3_runtime_blas(const struct k3_runtime *runtime)
+{
+	(void)runtime;
+#ifdef K3_HAVE_OPENBLAS
+	return openblas_get_corename();
+#else
+	return "";
+#endif
+}

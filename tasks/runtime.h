@@ -28,5 +28,8 @@ uint32_t k3_runtime_workers(const struct k3_runtime *runtime);
 const char *k3_runtime_scheduler(const struct k3_runtime *runtime);
 /** "1.3.10" */
 const char *k3_runtime_version(const struct k3_runtime *runtime);
+/** Name of the BLAS kernels in use, "" when the library does not tell: other kernels round
+ * otherwise. */
+const char *k3_runtime_blas(const struct k3_runtime *runtime);
 
 #endif

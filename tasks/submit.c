@@ -19,7 +19,9 @@ priority_for(int32_t priority, int least, int most)
 		return most;
 	if (most >= K3_MAX_PRIORITY)
 		return priority;
-	return least > 0 ? least : (int)((int64_t)priority * most / K3_MAX_PRIORITY);
+	if (least < 0)
+		least = 0;
+	return least + (int)((int64_t)priority * (most - least) / K3_MAX_PRIORITY);
 }
 
 static enum starpu_data_access_mode

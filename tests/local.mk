@@ -18,6 +18,7 @@ check_PROGRAMS += \
 	tests/test_kda_conv \
 	tests/test_kda_recurrent \
 	tests/test_kda_small \
+	tests/test_layout \
 	tests/test_lm_head \
 	tests/test_mix_norm \
 	tests/test_mla \

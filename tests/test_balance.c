@@ -73,11 +73,12 @@ Test(sign_rule, bias_does_not_drift_over_1000_steps, .timeout = 60)
 Test(sign_rule, counts_may_exceed_31_bits_together, .timeout = 60)
 {
 	float bias[4] = {0};
-	int32_t counts[] = {2000000000, 2000000000, 2000000000, 0};
+	int32_t counts[] = {2000000000, 2000000000, 0, 0}; /* a sum that wraps is negative */
 
 	sign_update(bias, counts, 4);
-	cr_assert_float_eq(bias[0], -.0005, 1e-9);
-	cr_assert_float_eq(bias[3], .0015, 1e-9);
+	for (size_t e = 0; e < 4; e++)
+		cr_assert_float_eq(bias[e], e < 2 ? -.001 : .001, 1e-9, "expert %zu: %g", e,
+				   (double)bias[e]);
 }
 
 /* Counts of the experts, then their histograms. */
@@ -153,6 +154,34 @@ Test(quantile_rule, rank_of_a_fractional_target_is_rounded_up, .timeout = 60)
 	for (size_t e = 0; e < 3; e++)
 		cr_assert_float_eq(bias[e], (pos[e] - mean) / 2, 1e-6, "expert %zu: %g", e,
 				   (double)bias[e]);
+	held_end();
+}
+
+Test(quantile_rule, a_target_at_the_end_of_a_bin_stays_in_it, .timeout = 60)
+{
+	/* 100 * 7 / 25 is 28, but 100 times the double next to 7 / 25 is more */
+	enum { EXPERTS = 25, BINS = 4 };
+	int32_t hist[EXPERTS * BINS] = {28, 0, 0, 72};
+	float bias[EXPERTS] = {0};
+	double mean = (1 + 24 * .28) / EXPERTS;
+
+	for (size_t e = 1; e < EXPERTS; e++)
+		hist[e * BINS] = 100;
+	quantile_update(bias, hist, EXPERTS, 7, BINS);
+	for (size_t e = 0; e < EXPERTS; e++)
+		cr_assert_float_eq(bias[e], ((e ? .28 : 1) - mean) / 2, 1e-6, "expert %zu: %g", e,
+				   (double)bias[e]);
+	held_end();
+}
+
+Test(quantile_rule, an_empty_histogram_gives_a_finite_bias, .timeout = 60)
+{
+	const int32_t hist[] = {0, 4, 0, 0, 0, 0, 0, 0}; /* positions 1.5 and 0 */
+	float bias[] = {0, 0};
+
+	quantile_update(bias, hist, 2, 1, 4);
+	cr_assert_float_eq(bias[0], .375, 1e-7);
+	cr_assert_float_eq(bias[1], -.375, 1e-7);
 	held_end();
 }
 

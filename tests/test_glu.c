@@ -175,3 +175,35 @@ Test(glu, sigmoid_sees_the_unsaturated_gate, .timeout = 60)
 	double dg = (1 - t1 * t1) * s + 4 * t1 * s * (1 - s), du = 4 * t1 * s * (1 - t2 * t2);
 	cr_assert_float_eq(dx, 25 * t2 * dg + du, 1e-5);
 }
+
+/* The magnitudes of the terms of the gradient bound its error: 1 - tanh^2 cancels in saturation. */
+static void
+expect_accurate(float at)
+{
+	double x = (double)at, t1 = tanh(x / 4), t2 = tanh(x / 25), s = 1 / (1 + exp(-x));
+	double y = 100 * t1 * s * t2;
+	double dg = 25 * t2 * s * (1 - t1 * t1 + 4 * t1 * (1 - s)), du = 4 * t1 * s * (1 - t2 * t2);
+	double size = 25 * fabs(t2) * s * (1 + 4 * fabs(t1) * (1 - s)) + 4 * fabs(t1) * s;
+	float dx = NAN, got = situ_of(at, &dx);
+
+	cr_assert(fabs((double)got / y - 1) < 1.5e-6, "situ(%g) is %.9g, expected %.9g", x,
+		  (double)got, y);
+	cr_assert(fabs((double)dx - dg - du) < 1.5e-6 * size, "situ'(%g) is %.9g, expected %.9g", x,
+		  (double)dx, dg + du);
+}
+
+Test(glu, activation_has_the_digits_of_a_float_at_every_size, .timeout = 60)
+{
+	for (double x = 1e-6; x < 80; x *= 1.003) {
+		expect_accurate((float)x);
+		expect_accurate((float)-x);
+	}
+}
+
+Test(glu, a_value_that_is_not_a_number_stays_one, .timeout = 60)
+{
+	float dx = 0;
+
+	cr_assert(isnan(situ_of(NAN, &dx)));
+	cr_assert(isnan(dx));
+}

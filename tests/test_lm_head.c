@@ -261,6 +261,18 @@ Test(lm_head, huge_logits_stay_finite, .timeout = 60)
 	held_end();
 }
 
+Test(lm_head, a_common_offset_of_all_logits_keeps_the_digits_of_the_loss, .timeout = 60)
+{
+	struct head c = plain(3, 3, 30000); /* floats lie 1/512 apart there */
+
+	outputs(&c, 2);
+	cross_entropy(&c, 0, 3, 0, 0);
+	for (size_t i = 0; i < 3; i++)
+		cr_assert_float_eq(c.tstat[2 * i], log(3), 1e-6, "loss %g",
+				   (double)c.tstat[2 * i]);
+	held_end();
+}
+
 Test(lm_head, a_row_that_is_not_finite_shows_in_its_loss, .timeout = 60)
 {
 	for (size_t at = 0; at < 3; at++) {

@@ -139,6 +139,18 @@ Test(mix_norm, without_blocks_is_the_norm_of_the_prefix, .timeout = 60)
 	held_end();
 }
 
+Test(mix_norm, without_blocks_all_statistics_are_set, .timeout = 60)
+{
+	struct mix m = golden(0);
+
+	forward(&m, 0, T);
+	for (size_t i = 0; i < T * m.stat_len; i++)
+		cr_assert(isfinite(m.stat[i]), "stat[%zu] was not set", i);
+	for (size_t t = 0; t < T; t++)
+		cr_assert_eq(m.stat[t * m.stat_len], 1, "the prefix has the whole share");
+	held_end();
+}
+
 Test(mix_norm, forward_over_two_values_matches_the_oracle, .timeout = 60)
 {
 	forward_is_golden(1);

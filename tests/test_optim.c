@@ -143,6 +143,23 @@ Test(clip, a_nan_in_any_element_of_a_gradient_is_seen, .timeout = 60)
 	held_end();
 }
 
+Test(clip, labels_of_the_whole_step_count_not_those_summed_here, .timeout = 60)
+{
+	double acc[K3_LOSS_LEN] = {0}, hyper[K3_HYPER_LEN] = {[K3_HYPER_VALID] = 5};
+	double partial = 4, out[K3_OUT_LEN];
+	void *buf[] = {out, acc, hyper, &partial};
+	struct k3_clip_args a = {.n_buf = 4, .max_norm = 1, .eps = 1e-6, .partials = {3, 1}};
+
+	for (size_t i = 0; i < K3_OUT_LEN; i++)
+		out[i] = NAN;
+	k3_clip_factor_cpu(buf, &a);
+	cr_assert_eq(out[K3_OUT_STATE], K3_STEP_OK, "one without labels must step with the others");
+	cr_assert_eq(out[K3_OUT_VALID], 0);
+	hyper[K3_HYPER_VALID] = 0;
+	k3_clip_factor_cpu(buf, &a);
+	cr_assert_eq(out[K3_OUT_STATE], K3_STEP_NO_LABELS);
+}
+
 Test(clip, a_step_without_labels_is_no_step, .timeout = 60)
 {
 	double partials[] = {0}, out[K3_OUT_LEN];

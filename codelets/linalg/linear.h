@@ -24,7 +24,7 @@ void k3_linear_dx(float *dx, size_t lddx, float beta, const float *dy, size_t ld
 void k3_linear_dw(void *const *buf, const struct k3_weight *dw, size_t r0, size_t r1,
 		  const float *dy, size_t lddy, const float *x, size_t ldx, size_t t);
 
-/** The single block of a vector or small weight; asserts that it is one block. */
+/** The single block of a vector or small weight; NULL when it is cut. */
 static inline float *
 k3_weight_ptr(void *const *buf, const struct k3_weight *w)
 {

@@ -1,5 +1,6 @@
-/* Expansion of the compressed keys and values of a tile (model.md 4).  The shared key part is neither normalised nor rotated: it
- * travels at the end of each row, and its gradient is the sum over all heads. */
+/* Expansion of the compressed keys and values of a tile (model.md 4).  The shared key part is
+ * neither normalised nor rotated: it travels at the end of each row, and its gradient is the sum
+ * over all heads. */
 #include <string.h>
 
 #include "../../common/op/mla.h"
@@ -12,7 +13,8 @@ normalise(float *out, const float *c, const float *w, const struct k3_mla_expand
 	size_t ck = a->rkv + a->rope;
 
 	for (size_t i = 0; i < a->t; i++)
-		k3_rms_fwd_row(out + i * a->rkv, c + i * ck, w, k3_rms_factor(c + i * ck, a->rkv, a->eps), a->rkv);
+		k3_rms_fwd_row(out + i * a->rkv, c + i * ck, w,
+			       k3_rms_factor(c + i * ck, a->rkv, a->eps), a->rkv);
 }
 
 void
@@ -31,7 +33,8 @@ k3_mla_expand_fwd_cpu_f32(void *const *buf, const struct k3_mla_expand_args *a)
 static size_t
 group_rows(const struct k3_mla_expand_args *a, uint32_t g, size_t *first)
 {
-	size_t h0 = (size_t)g * a->group_heads, h1 = h0 + a->group_heads < a->h ? h0 + a->group_heads : a->h;
+	size_t h0 = (size_t)g * a->group_heads,
+	       h1 = h0 + a->group_heads < a->h ? h0 + a->group_heads : a->h;
 
 	*first = h0 * (a->nope + a->v);
 	return (h1 - h0) * (a->nope + a->v);
@@ -48,7 +51,8 @@ k3_mla_expand_bwd_dx_cpu_f32(void *const *buf, const struct k3_mla_expand_args *
 	for (uint32_t g = 0; g < a->dkv.n; g++) {
 		size_t first, n = group_rows(a, g, &first), ld = n + a->rope;
 		const float *dkv = buf[a->dkv.first + g];
-		k3_linear_dx(dlat, a->rkv, g ? 1.0f : 0.0f, dkv, ld, buf, &a->wkvb, first, first + n, a->t);
+		k3_linear_dx(dlat, a->rkv, g ? 1.0f : 0.0f, dkv, ld, buf, &a->wkvb, first,
+			     first + n, a->t);
 		for (size_t i = 0; i < a->t; i++)
 			for (size_t r = 0; r < a->rope; r++) {
 				float *sum = &dc[i * ck + a->rkv + r];
@@ -59,7 +63,7 @@ k3_mla_expand_bwd_dx_cpu_f32(void *const *buf, const struct k3_mla_expand_args *
 		memset(dkn, 0, a->rkv * sizeof(*dkn));
 	for (size_t i = 0; i < a->t; i++)
 		k3_rms_bwd_row(dc + i * ck, dkn, dlat + i * a->rkv, c + i * ck, buf[a->kn.first],
-		               k3_rms_factor(c + i * ck, a->rkv, a->eps), a->rkv, 0);
+			       k3_rms_factor(c + i * ck, a->rkv, a->eps), a->rkv, 0);
 }
 
 void
@@ -71,6 +75,7 @@ k3_mla_expand_bwd_dw_cpu_f32(void *const *buf, const struct k3_mla_expand_args *
 	normalise(work, c, buf[a->kn.first], a);
 	for (uint32_t g = 0; g < a->dkv.n; g++) {
 		size_t first, n = group_rows(a, g, &first);
-		k3_linear_dw(buf, &a->wkvb, first, first + n, buf[a->dkv.first + g], n + a->rope, work, a->rkv, a->t);
+		k3_linear_dw(buf, &a->wkvb, first, first + n, buf[a->dkv.first + g], n + a->rope,
+			     work, a->rkv, a->t);
 	}
 }

@@ -1,4 +1,5 @@
-/* Gated output of MLA (model.md 4): p_out = p_in + (o * sigmoid(zg)) wo^T.  Head groups have outputs of their own. */
+/* Gated output of MLA (model.md 4): p_out = p_in + (o * sigmoid(zg)) wo^T.  Head groups have
+ * outputs of their own. */
 #include <string.h>
 
 #include "../../common/op/mla.h"
@@ -8,7 +9,8 @@
 static size_t
 group_cols(const struct k3_mla_out_args *a, uint32_t g, size_t *first)
 {
-	size_t h0 = (size_t)g * a->group_heads, h1 = h0 + a->group_heads < a->h ? h0 + a->group_heads : a->h;
+	size_t h0 = (size_t)g * a->group_heads,
+	       h1 = h0 + a->group_heads < a->h ? h0 + a->group_heads : a->h;
 
 	*first = h0 * a->v;
 	return (h1 - h0) * a->v;
@@ -24,7 +26,8 @@ gated(float *out, const float *zg, void *const *buf, const struct k3_mla_out_arg
 		const float *o = buf[a->o.first + g];
 		for (size_t i = 0; i < a->t; i++)
 			for (size_t c = 0; c < n; c++)
-				out[i * hv + first + c] = o[i * n + c] * k3_sigmoid(zg[i * hv + first + c]);
+				out[i * hv + first + c] =
+					o[i * n + c] * k3_sigmoid(zg[i * hv + first + c]);
 	}
 }
 

@@ -1,5 +1,6 @@
-/* MLA projections (model.md 4): query latent with its norm, queries, compressed keys and values, output gate.
- * The trap: q_a's norm has its own eps, and its factor is recomputed in the backward pass rather than saved. */
+/* MLA projections (model.md 4): query latent with its norm, queries, compressed keys and values,
+ * output gate. The trap: q_a's norm has its own eps, and its factor is recomputed in the backward
+ * pass rather than saved. */
 #include <string.h>
 
 #include "../../common/op/mla.h"
@@ -10,7 +11,8 @@ static void
 normalise(float *out, const float *qa, const float *w, const struct k3_mla_proj_args *a)
 {
 	for (size_t i = 0; i < a->t; i++)
-		k3_rms_fwd_row(out + i * a->rq, qa + i * a->rq, w, k3_rms_factor(qa + i * a->rq, a->rq, a->eps), a->rq);
+		k3_rms_fwd_row(out + i * a->rq, qa + i * a->rq, w,
+			       k3_rms_factor(qa + i * a->rq, a->rq, a->eps), a->rq);
 }
 
 void
@@ -31,7 +33,8 @@ k3_mla_proj_fwd_cpu_f32(void *const *buf, const struct k3_mla_proj_args *a)
 static size_t
 group_rows(const struct k3_mla_proj_args *a, uint32_t g, size_t *first)
 {
-	size_t h0 = (size_t)g * a->group_heads, h1 = h0 + a->group_heads < a->h ? h0 + a->group_heads : a->h;
+	size_t h0 = (size_t)g * a->group_heads,
+	       h1 = h0 + a->group_heads < a->h ? h0 + a->group_heads : a->h;
 
 	*first = h0 * a->kq;
 	return (h1 - h0) * a->kq;
@@ -48,13 +51,15 @@ k3_mla_proj_bwd_dx_cpu_f32(void *const *buf, const struct k3_mla_proj_args *a)
 
 	for (uint32_t g = 0; g < a->dq.n; g++) {
 		size_t first, n = group_rows(a, g, &first);
-		k3_linear_dx(dlat, a->rq, g ? 1.0f : 0.0f, buf[a->dq.first + g], n, buf, &a->wqb, first, first + n, a->t);
+		k3_linear_dx(dlat, a->rq, g ? 1.0f : 0.0f, buf[a->dq.first + g], n, buf, &a->wqb,
+			     first, first + n, a->t);
 	}
 	if (!a->dqn.accumulate)
 		memset(dqn, 0, a->rq * sizeof(*dqn));
 	for (size_t i = 0; i < a->t; i++) {
 		const float *row = qa + i * a->rq;
-		k3_rms_bwd_row(dqa + i * a->rq, dqn, dlat + i * a->rq, row, qn, k3_rms_factor(row, a->rq, a->eps), a->rq, 0);
+		k3_rms_bwd_row(dqa + i * a->rq, dqn, dlat + i * a->rq, row, qn,
+			       k3_rms_factor(row, a->rq, a->eps), a->rq, 0);
 	}
 	k3_linear_dx(dx, a->d, 0, dqa, a->rq, buf, &a->wqa, 0, a->rq, a->t);
 	k3_linear_dx(dx, a->d, 1, dc, ck, buf, &a->wkva, 0, ck, a->t);
@@ -72,7 +77,8 @@ k3_mla_proj_bwd_dw_cpu_f32(void *const *buf, const struct k3_mla_proj_args *a)
 	k3_linear_dw(buf, &a->wqa, 0, a->rq, dqa, a->rq, x, a->d, a->t);
 	for (uint32_t g = 0; g < a->dq.n; g++) {
 		size_t first, n = group_rows(a, g, &first);
-		k3_linear_dw(buf, &a->wqb, first, first + n, buf[a->dq.first + g], n, work, a->rq, a->t);
+		k3_linear_dw(buf, &a->wqb, first, first + n, buf[a->dq.first + g], n, work, a->rq,
+			     a->t);
 	}
 	k3_linear_dw(buf, &a->wkva, 0, ck, dc, ck, x, a->d, a->t);
 	k3_linear_dw(buf, &a->wgate, 0, a->h * a->v, dzg, a->h * a->v, x, a->d, a->t);

@@ -1,5 +1,6 @@
-/* A group of routed experts on the sorted rows of one tile (model.md 5.3): per expert two products forward, three for the data
- * gradient, two for the weights.  The trap: an expert without rows is legal, and its gradient is exact zeros when it writes. */
+/* A group of routed experts on the sorted rows of one tile (model.md 5.3): per expert two products
+ * forward, three for the data gradient, two for the weights.  The trap: an expert without rows is
+ * legal, and its gradient is exact zeros when it writes. */
 #include <cblas.h>
 #include <string.h>
 
@@ -12,24 +13,24 @@ typedef blasint bint;
 static void
 product(float *y, const float *x, const float *w, size_t n, size_t out, size_t in)
 {
-	cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (bint)n, (bint)out, (bint)in, 1.0f, x, (bint)in, w, (bint)in, 0.0f,
-	            y, (bint)out);
+	cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (bint)n, (bint)out, (bint)in, 1.0f, x,
+		    (bint)in, w, (bint)in, 0.0f, y, (bint)out);
 }
 
 /* dx [n, in] = dy [n, out] w */
 static void
 product_dx(float *dx, const float *dy, const float *w, size_t n, size_t out, size_t in)
 {
-	cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (bint)n, (bint)in, (bint)out, 1.0f, dy, (bint)out, w, (bint)in,
-	            0.0f, dx, (bint)in);
+	cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (bint)n, (bint)in, (bint)out, 1.0f,
+		    dy, (bint)out, w, (bint)in, 0.0f, dx, (bint)in);
 }
 
 /* dw [out, in] = beta dw + dy^T x */
 static void
 product_dw(float *dw, float beta, const float *dy, const float *x, size_t n, size_t out, size_t in)
 {
-	cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (bint)out, (bint)in, (bint)n, 1.0f, dy, (bint)out, x, (bint)in, beta,
-	            dw, (bint)in);
+	cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (bint)out, (bint)in, (bint)n, 1.0f, dy,
+		    (bint)out, x, (bint)in, beta, dw, (bint)in);
 }
 
 /* h rows from the saved g | u rows. */
@@ -38,7 +39,9 @@ activate(float *h, const float *gu, size_t n, const struct k3_expert_args *a)
 {
 	for (size_t i = 0; i < n; i++)
 		for (size_t c = 0; c < a->f; c++)
-			h[i * a->f + c] = k3_situ_fwd(gu[i * 2 * a->f + c], gu[i * 2 * a->f + a->f + c], a->beta1, a->beta2);
+			h[i * a->f + c] =
+				k3_situ_fwd(gu[i * 2 * a->f + c], gu[i * 2 * a->f + a->f + c],
+					    a->beta1, a->beta2);
 }
 
 void
@@ -52,24 +55,28 @@ k3_expert_fwd_cpu_f32(void *const *buf, const struct k3_expert_args *a)
 		size_t from = (size_t)offs[e], n = (size_t)offs[e + 1] - from, i = e - a->e0;
 		if (n == 0)
 			continue;
-		product(gu + from * 2 * a->f, zs + from * a->r, w13 + i * 2 * a->f * a->r, n, 2 * a->f, a->r);
+		product(gu + from * 2 * a->f, zs + from * a->r, w13 + i * 2 * a->f * a->r, n,
+			2 * a->f, a->r);
 		activate(work, gu + from * 2 * a->f, n, a);
 		product(ys + from * a->r, work, w2 + i * a->r * a->f, n, a->r, a->f);
 	}
 }
 
-/* dgu of the rows of one expert from dh = W2^T dy (in dh, unscaled), and the gradient of the row weights. */
+/* dgu of the rows of one expert from dh = W2^T dy (in dh, unscaled), and the gradient of the row
+ * weights. */
 static void
-gradient_rows(float *dgu, float *dwt, const float *dh, const float *gu, const float *w, const int32_t *src, size_t n,
-              const struct k3_expert_args *a)
+gradient_rows(float *dgu, float *dwt, const float *dh, const float *gu, const float *w,
+	      const int32_t *src, size_t n, const struct k3_expert_args *a)
 {
 	for (size_t i = 0; i < n; i++) {
 		float weight = w[src[i]];
 		double dot = 0;
 		for (size_t c = 0; c < a->f; c++) {
-			float g = gu[i * 2 * a->f + c], u = gu[i * 2 * a->f + a->f + c], d = dh[i * a->f + c];
+			float g = gu[i * 2 * a->f + c], u = gu[i * 2 * a->f + a->f + c],
+			      d = dh[i * a->f + c];
 			dot += (double)d * (double)k3_situ_fwd(g, u, a->beta1, a->beta2);
-			k3_situ_bwd(weight * d, g, u, a->beta1, a->beta2, &dgu[i * 2 * a->f + c], &dgu[i * 2 * a->f + a->f + c]);
+			k3_situ_bwd(weight * d, g, u, a->beta1, a->beta2, &dgu[i * 2 * a->f + c],
+				    &dgu[i * 2 * a->f + a->f + c]);
 		}
 		dwt[i] = (float)dot;
 	}
@@ -79,25 +86,31 @@ void
 k3_expert_dgrad_cpu_f32(void *const *buf, const struct k3_expert_args *a)
 {
 	float *dgu = buf[0], *dzs = buf[1], *dwt = buf[2], *work = buf[7];
-	const float *dys = buf[3], *gu = buf[4], *w = buf[6], *w13 = buf[a->w13.first], *w2 = buf[a->w2.first];
-	const int32_t *offs = k3_route_offs(buf[5]), *src = k3_route_src(buf[5], a->n_experts, a->t, a->k);
+	const float *dys = buf[3], *gu = buf[4], *w = buf[6], *w13 = buf[a->w13.first],
+		    *w2 = buf[a->w2.first];
+	const int32_t *offs = k3_route_offs(buf[5]),
+		      *src = k3_route_src(buf[5], a->n_experts, a->t, a->k);
 
 	for (uint32_t e = a->e0; e < a->e1; e++) {
 		size_t from = (size_t)offs[e], n = (size_t)offs[e + 1] - from, i = e - a->e0;
 		if (n == 0)
 			continue;
 		product_dx(work, dys + from * a->r, w2 + i * a->r * a->f, n, a->r, a->f);
-		gradient_rows(dgu + from * 2 * a->f, dwt + from, work, gu + from * 2 * a->f, w, src + from, n, a);
-		product_dx(dzs + from * a->r, dgu + from * 2 * a->f, w13 + i * 2 * a->f * a->r, n, 2 * a->f, a->r);
+		gradient_rows(dgu + from * 2 * a->f, dwt + from, work, gu + from * 2 * a->f, w,
+			      src + from, n, a);
+		product_dx(dzs + from * a->r, dgu + from * 2 * a->f, w13 + i * 2 * a->f * a->r, n,
+			   2 * a->f, a->r);
 	}
 }
 
 void
 k3_expert_wgrad_cpu_f32(void *const *buf, const struct k3_expert_args *a)
 {
-	float *h = buf[6], *dy = h + a->t * a->k * a->f, *dw13 = buf[a->w13.first], *dw2 = buf[a->w2.first];
+	float *h = buf[6], *dy = h + a->t * a->k * a->f, *dw13 = buf[a->w13.first],
+	      *dw2 = buf[a->w2.first];
 	const float *dgu = buf[0], *dys = buf[1], *gu = buf[2], *zs = buf[3], *w = buf[5];
-	const int32_t *offs = k3_route_offs(buf[4]), *src = k3_route_src(buf[4], a->n_experts, a->t, a->k);
+	const int32_t *offs = k3_route_offs(buf[4]),
+		      *src = k3_route_src(buf[4], a->n_experts, a->t, a->k);
 
 	for (uint32_t e = a->e0; e < a->e1; e++) {
 		size_t from = (size_t)offs[e], n = (size_t)offs[e + 1] - from, i = e - a->e0;
@@ -113,7 +126,8 @@ k3_expert_wgrad_cpu_f32(void *const *buf, const struct k3_expert_args *a)
 		for (size_t j = 0; j < n; j++)
 			for (size_t c = 0; c < a->r; c++)
 				dy[j * a->r + c] = w[src[from + j]] * dys[(from + j) * a->r + c];
-		product_dw(dw13 + i * n13, a->w13.accumulate ? 1.0f : 0.0f, dgu + from * 2 * a->f, zs + from * a->r, n, 2 * a->f, a->r);
+		product_dw(dw13 + i * n13, a->w13.accumulate ? 1.0f : 0.0f, dgu + from * 2 * a->f,
+			   zs + from * a->r, n, 2 * a->f, a->r);
 		product_dw(dw2 + i * n2, a->w2.accumulate ? 1.0f : 0.0f, dy, h, n, a->r, a->f);
 	}
 }

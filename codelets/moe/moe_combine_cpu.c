@@ -1,5 +1,5 @@
-/* Combine of the routed experts (model.md 5.3): weighted sum over slots in ascending order, norm, up-projection, shared experts and
- * prefix added. */
+/* Combine of the routed experts (model.md 5.3): weighted sum over slots in ascending order, norm,
+ * up-projection, shared experts and prefix added. */
 #include <string.h>
 
 #include "../../common/op/moe.h"
@@ -10,7 +10,8 @@ static void
 normalise(float *out, const float *y, const float *w, const struct k3_moe_combine_args *a)
 {
 	for (size_t i = 0; i < a->t; i++)
-		k3_rms_fwd_row(out + i * a->r, y + i * a->r, w, k3_rms_factor(y + i * a->r, a->r, a->eps), a->r);
+		k3_rms_fwd_row(out + i * a->r, y + i * a->r, w,
+			       k3_rms_factor(y + i * a->r, a->r, a->eps), a->r);
 }
 
 void
@@ -48,9 +49,11 @@ k3_moe_combine_bwd_dx_cpu_f32(void *const *buf, const struct k3_moe_combine_args
 		memset(dnorm, 0, a->r * sizeof(*dnorm));
 	for (size_t i = 0; i < a->t; i++) {
 		const float *yi = y + i * a->r;
-		k3_rms_bwd_row(dy + i * a->r, dnorm, dn + i * a->r, yi, norm, k3_rms_factor(yi, a->r, a->eps), a->r, 0);
+		k3_rms_bwd_row(dy + i * a->r, dnorm, dn + i * a->r, yi, norm,
+			       k3_rms_factor(yi, a->r, a->eps), a->r, 0);
 		for (size_t j = 0; j < a->k; j++)
-			memcpy(dys + (size_t)row[i * a->k + j] * a->r, dy + i * a->r, a->r * sizeof(*dy));
+			memcpy(dys + (size_t)row[i * a->k + j] * a->r, dy + i * a->r,
+			       a->r * sizeof(*dy));
 	}
 }
 

@@ -1,5 +1,6 @@
-/* Latent down-projection and dispatch (model.md 5.3): each token's latent row goes to the sorted rows of its k experts; backward, a
- * token sums its rows in ascending slot order, and the router's gradient joins. */
+/* Latent down-projection and dispatch (model.md 5.3): each token's latent row goes to the sorted
+ * rows of its k experts; backward, a token sums its rows in ascending slot order, and the router's
+ * gradient joins. */
 #include <string.h>
 
 #include "../../common/op/moe.h"
@@ -19,8 +20,8 @@ k3_moe_dispatch_fwd_cpu_f32(void *const *buf, const struct k3_moe_dispatch_args 
 
 /* Gradient of the router logits of one token (model.md 5.2): the selection counts as constant. */
 static void
-router_row(float *dl, const float *w, const float *score, const int32_t *ids, const int32_t *row, const float *dwt,
-           const struct k3_moe_dispatch_args *a)
+router_row(float *dl, const float *w, const float *score, const int32_t *ids, const int32_t *row,
+	   const float *dwt, const struct k3_moe_dispatch_args *a)
 {
 	double sum = (double)a->sum_eps, dot = 0, scale = (double)a->scale;
 
@@ -42,7 +43,8 @@ k3_moe_dispatch_bwd_dx_cpu_f32(void *const *buf, const struct k3_moe_dispatch_ar
 	const float *dzs = buf[3], *dwt = buf[4], *w = buf[6];
 	const int32_t *route = buf[5];
 	const float *score = k3_routew_scores(w, a->t, a->k);
-	const int32_t *ids = k3_route_ids(route, a->n_experts), *row = k3_route_row(route, a->n_experts, a->t, a->k);
+	const int32_t *ids = k3_route_ids(route, a->n_experts),
+		      *row = k3_route_row(route, a->n_experts, a->t, a->k);
 
 	for (size_t i = 0; i < a->t; i++) {
 		float *sum = dz + i * a->r;
@@ -52,7 +54,8 @@ k3_moe_dispatch_bwd_dx_cpu_f32(void *const *buf, const struct k3_moe_dispatch_ar
 			for (size_t c = 0; c < a->r; c++)
 				sum[c] += from[c];
 		}
-		router_row(dl + i * a->n_experts, w + i * a->k, score + i * a->n_experts, ids + i * a->k, row + i * a->k, dwt, a);
+		router_row(dl + i * a->n_experts, w + i * a->k, score + i * a->n_experts,
+			   ids + i * a->k, row + i * a->k, dwt, a);
 	}
 	k3_linear_dx(dx, a->d, 1, dz, a->r, buf, &a->wdown, 0, a->r, a->t);
 	k3_linear_dx(dx, a->d, 1, dl, a->n_experts, buf, &a->wr, 0, a->n_experts, a->t);

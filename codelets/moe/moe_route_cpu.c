@@ -1,5 +1,6 @@
-/* Router of one tile (model.md 5.2): fp32 logits, top k by biased score (lower id on ties), weights from the unbiased scores, and
- * the stable sort of the assignments by expert.  The trap: the bias chooses, but never weighs. */
+/* Router of one tile (model.md 5.2): fp32 logits, top k by biased score (lower id on ties), weights
+ * from the unbiased scores, and the stable sort of the assignments by expert.  The trap: the bias
+ * chooses, but never weighs. */
 #include <math.h>
 
 #include "../../common/op/moe.h"
@@ -51,7 +52,8 @@ best_left(const int32_t *ids, const float *score, const float *bias, size_t n, s
 	return best;
 }
 
-/* Counting sort of the t*k assignments, stable in (token, slot). offs holds counts shifted by one on entry to the last pass. */
+/* Counting sort of the t*k assignments, stable in (token, slot). offs holds counts shifted by one
+ * on entry to the last pass. */
 static void
 sort_rows(int32_t *route, const struct k3_moe_route_args *a)
 {
@@ -64,7 +66,8 @@ sort_rows(int32_t *route, const struct k3_moe_route_args *a)
 		offs[ids[i] + 1]++;
 	for (size_t e = 0; e < n; e++)
 		offs[e + 1] += offs[e];
-	/* offs[e] walks to the end of expert e, which is the start of e + 1: afterwards everything is shifted back */
+	/* offs[e] walks to the end of expert e, which is the start of e + 1: afterwards everything
+	 * is shifted back */
 	for (size_t i = 0; i < tk; i++) {
 		row[i] = offs[ids[i]]++;
 		src[row[i]] = (int32_t)i;

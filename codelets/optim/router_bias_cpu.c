@@ -21,15 +21,16 @@ sign_rule(float *bias, const int32_t *count, size_t n, double u)
 				  u * (double)((mean > count[e]) - (mean < count[e])) - drift);
 }
 
-/* Position of the k/E quantile in one expert's histogram, in bins. */
+/* Position of the k/n quantile in one expert's histogram, in bins. The product comes before the
+ * quotient: a rounded k/n may put a whole target just above itself, and the rank one too high. */
 static double
-quantile(const int32_t *hist, size_t bins, double share)
+quantile(const int32_t *hist, size_t bins, size_t k, size_t n)
 {
 	double total = 0, before = 0;
 
 	for (size_t b = 0; b < bins; b++)
 		total += hist[b];
-	double target = total * share, rank = ceil(target);
+	double target = total * (double)k / (double)n, rank = ceil(target);
 	size_t bin = 0;
 	while (bin + 1 < bins && before + hist[bin] < rank)
 		before += hist[bin++];
@@ -37,7 +38,7 @@ quantile(const int32_t *hist, size_t bins, double share)
 }
 
 static void
-quantile_rule(float *bias, const int32_t *hist, size_t n, size_t bins, double share)
+quantile_rule(float *bias, const int32_t *hist, size_t n, size_t bins, size_t k)
 {
 	double lo = (double)bias[0], hi = lo, mean = 0;
 
@@ -47,10 +48,10 @@ quantile_rule(float *bias, const int32_t *hist, size_t n, size_t bins, double sh
 	}
 	double width = (hi - lo + 2) / (double)bins;
 	for (size_t e = 0; e < n; e++)
-		mean += quantile(hist + e * bins, bins, share);
+		mean += quantile(hist + e * bins, bins, k, n);
 	mean /= (double)n;
 	for (size_t e = 0; e < n; e++)
-		bias[e] = (float)((quantile(hist + e * bins, bins, share) - mean) * width);
+		bias[e] = (float)((quantile(hist + e * bins, bins, k, n) - mean) * width);
 }
 
 void
@@ -71,5 +72,5 @@ k3_router_bias_update_cpu_f32(void *const *buf, const struct k3_router_bias_args
 		sign_rule(bias, balance, a->n_experts, a->u);
 	else if (a->rule == K3_BALANCE_QUANTILE)
 		quantile_rule(bias, balance + a->n_experts, a->n_experts, a->bins,
-			      (double)a->k / (double)a->n_experts);
+			      a->k);
 }
