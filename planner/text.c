@@ -341,6 +341,7 @@ backward(struct k3i_walk *w, const uint32_t *dh)
 {
 	const uint32_t *const none[2] = {NULL, NULL};
 
+	w->b->pass = K3_PASS_BACKWARD;
 	w->dp = k3i_array(w, w->n);
 	w->dblock = k3i_arena_alloc(w->b->plan->arena, (w->n_blocks + 1) * sizeof(*w->dblock));
 	if (!w->dblock) {

@@ -81,6 +81,7 @@ head_bwd(struct k3i_walk *w, const struct sub *s, size_t index, uint32_t dh)
 	size_t n = head_view(w)->n, t = k3i_rows(w, s->tile);
 	int tile = k3i_tile_no(w, s->tile);
 
+	b->pass = K3_PASS_BACKWARD;
 	struct k3_lm_head_args *a = k3i_task(b, K3_OP_LM_HEAD_DX, -1, tile, (int)index, sizeof(*a));
 	*a = (struct k3_lm_head_args){
 		.t = t, .d = w->c->width, .r0 = s->r0, .rows = s->rows, .grad = 1};
@@ -99,6 +100,7 @@ head_bwd(struct k3i_walk *w, const struct sub *s, size_t index, uint32_t dh)
 		k3i_task_end(b, 2.0 * (double)s->rows * (double)(block_cols(w, v) * w->c->width),
 			     0);
 	}
+	b->pass = K3_PASS_FORWARD; /* the loss of later rows comes next */
 }
 
 void
