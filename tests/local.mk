@@ -23,6 +23,8 @@ check_PROGRAMS += \
 	tests/test_mix_norm \
 	tests/test_mla \
 	tests/test_mla_proj \
+	tests/test_model \
+	tests/test_model_walk \
 	tests/test_moe \
 	tests/test_moe_route \
 	tests/test_optim \

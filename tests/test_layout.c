@@ -64,11 +64,11 @@ expect_tile(const struct k3_plan *plan, size_t i, const struct want *w)
 {
 	const struct k3_tile *t = &plan->tile[i];
 	const int32_t *l = t->layout;
-	const int32_t got[] = {l[K3_TL_ROWS],	 l[K3_TL_VALID],    l[K3_TL_SEGMENTS],
-			       l[K3_TL_CONT_IN], l[K3_TL_CONT_OUT], l[K3_TL_HIST_IN],
-			       l[K3_TL_HIST_OUT], t->prev,	    t->next};
-	const int32_t want[] = {w->rows,     w->valid,	  w->segments, w->cont_in, w->cont_out,
-				w->hist_in,  w->hist_out, w->prev,     w->next};
+	const int32_t got[] = {l[K3_TL_ROWS],	  l[K3_TL_VALID],    l[K3_TL_SEGMENTS],
+			       l[K3_TL_CONT_IN],  l[K3_TL_CONT_OUT], l[K3_TL_HIST_IN],
+			       l[K3_TL_HIST_OUT], t->prev,	     t->next};
+	const int32_t want[] = {w->rows,    w->valid,	 w->segments, w->cont_in, w->cont_out,
+				w->hist_in, w->hist_out, w->prev,     w->next};
 	static const char *const name[] = {"rows",    "valid",	  "segments", "cont_in", "cont_out",
 					   "hist_in", "hist_out", "prev",     "next"};
 
@@ -128,7 +128,8 @@ TEST(a_descending_id_is_refused_with_its_position)
 
 TEST(a_negative_id_is_refused_with_its_position)
 {
-	expect_check((const int32_t[]){1, -1, 1}, 3, K3_EINVAL, "document id -1 at token 1");
+	expect_check((const int32_t[]){1, -1, 1}, 3, K3_EINVAL,
+		     "document id -1 at token 1: must not be negative");
 	expect_check((const int32_t[]){INT32_MIN}, 1, K3_EINVAL, "-2147483648 at token 0");
 }
 

@@ -1,5 +1,6 @@
 /* The parameter table: names and shapes of a checkpoint, block cuts, every element exactly once. */
 #include <criterion/criterion.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -178,5 +179,214 @@ TEST(the_release_has_its_published_number_of_unquantised_tensors)
 	cr_assert_eq(k3_config_preset(&config, "Kimi-K3"), K3_OK);
 	cr_assert_eq(k3_params_init(&p, &config, true, (size_t)64 << 20, 0), K3_OK);
 	cr_assert_eq(k3_params_n_tensors(&p), 497220 - 92 * 896 * 3);
+	k3_params_fini(&p);
+}
+
+static void
+expect_counts(const struct k3_config *c, const uint64_t *want)
+{
+	uint64_t text, routed, vision, active;
+
+	k3_params_count(c, &text, &routed, &vision, &active);
+	cr_expect_eq(text, want[0], "%s: %ju", c->name, (uintmax_t)text);
+	cr_expect_eq(routed, want[1], "%s: %ju", c->name, (uintmax_t)routed);
+	cr_expect_eq(vision, want[2], "%s: %ju", c->name, (uintmax_t)vision);
+	if (want[3])
+		cr_expect_eq(active, want[3], "%s: %ju", c->name, (uintmax_t)active);
+}
+
+TEST(presets_count_as_published)
+{
+	/* text, routed experts, vision with projector, active with the embedding (release alone) */
+	static const struct {
+		const char *name;
+		uint64_t want[4];
+	} preset[] = {
+		{"Kimi-K3", {2779484379232, 2722740830208, 447358976, 105363920992}},
+		{"debug", {94832580, 4718592, 5199360, 0}},
+		{"debug24", {1083498016, 434110464, 36486656, 0}},
+		{"debug17", {23585008, 6291456, 3297792, 0}},
+		{"mini", {80930492, 27525120, 4871424 + 1573376, 0}},
+	};
+	uint64_t text, routed, vision, active;
+
+	for (size_t i = 0; i < sizeof(preset) / sizeof(preset[0]); i++) {
+		cr_assert_eq(k3_config_preset(&config, preset[i].name), K3_OK);
+		expect_counts(&config, preset[i].want);
+	}
+	cr_assert_eq(k3_config_preset(&config, "small"), K3_OK);
+	k3_params_count(&config, &text, &routed, &vision, &active);
+	cr_expect(text == 84802 && routed == 6144);
+}
+
+TEST(an_early_debug_model_with_kda_in_the_last_layer_counts_as_published)
+{
+	cr_assert_eq(k3_config_preset(&config, "debug"), K3_OK);
+	config.is_mla[12] = false;
+	expect_counts(&config, (const uint64_t[]){94851496, 4718592, 5199360, 0});
+}
+
+TEST(trained_elements_are_those_of_the_tensors)
+{
+	struct k3_params p = table("debug17", (size_t)64 << 20, 0);
+	uint64_t trained = 0, bias = 0;
+
+	for (size_t i = 0; i < k3_params_n_tensors(&p); i++) {
+		struct k3_ckpt_tensor t;
+		k3_params_tensor(&p, i, &t);
+		trained += t.kind == K3_CKPT_PARAM ? t.n_elems : 0;
+		bias += t.kind == K3_CKPT_BIAS ? t.n_elems : 0;
+	}
+	cr_expect_eq(trained, 23585008u);
+	cr_expect_eq(p.n_elems, 23585008u);
+	cr_expect_eq(bias, 16u * 8);
+	k3_params_fini(&p);
+}
+
+/* Tensors of the release by name (model.md 11): layer 0 is KDA and dense, 1 KDA, 3 MLA. */
+struct release {
+	const char *name;
+	uint32_t n_dims;
+	uint64_t dims[4];
+	bool keep_f32;
+};
+
+static void
+expect_release(const char *prefix, size_t n, const struct release *want)
+{
+	struct k3_params p;
+	char name[160];
+
+	cr_assert_eq(k3_config_preset(&config, "Kimi-K3"), K3_OK);
+	cr_assert_eq(k3_params_init(&p, &config, true, (size_t)64 << 20, 0), K3_OK);
+	for (size_t i = 0; i < n; i++) {
+		snprintf(name, sizeof(name), "%s%s", prefix, want[i].name);
+		struct k3_ckpt_tensor t = find(&p, name);
+		cr_expect_eq(t.n_dims, want[i].n_dims, "%s", name);
+		for (uint32_t k = 0; k < want[i].n_dims; k++)
+			cr_expect_eq(t.dims[k], want[i].dims[k], "%s, dimension %u: %ju", name, k,
+				     (uintmax_t)t.dims[k]);
+		cr_expect_eq(t.keep_f32, want[i].keep_f32, "%s", name);
+	}
+	k3_params_fini(&p);
+}
+
+#define EXPECT_RELEASE(prefix, want) expect_release(prefix, sizeof(want) / sizeof(want[0]), want)
+
+TEST(the_release_names_its_global_tensors)
+{
+	static const struct release want[] = {
+		{"model.embed_tokens.weight", 2, {163840, 7168}, false},
+		{"lm_head.weight", 2, {163840, 7168}, false},
+		{"model.norm.weight", 1, {7168}, false},
+		{"model.output_attn_res_norm.weight", 1, {7168}, false},
+		{"model.output_attn_res_proj.weight", 2, {1, 7168}, false},
+	};
+
+	EXPECT_RELEASE("language_model.", want);
+}
+
+TEST(the_release_names_a_kda_layer)
+{
+	static const struct release want[] = {
+		{"input_layernorm.weight", 1, {7168}, false},
+		{"post_attention_layernorm.weight", 1, {7168}, false},
+		{"self_attention_res_norm.weight", 1, {7168}, false},
+		{"self_attention_res_proj.weight", 2, {1, 7168}, false},
+		{"mlp_res_norm.weight", 1, {7168}, false},
+		{"mlp_res_proj.weight", 2, {1, 7168}, false},
+		{"self_attn.q_proj.weight", 2, {12288, 7168}, false},
+		{"self_attn.k_proj.weight", 2, {12288, 7168}, false},
+		{"self_attn.v_proj.weight", 2, {12288, 7168}, false},
+		{"self_attn.q_conv1d.weight", 3, {12288, 1, 4}, true},
+		{"self_attn.k_conv1d.weight", 3, {12288, 1, 4}, true},
+		{"self_attn.v_conv1d.weight", 3, {12288, 1, 4}, true},
+		{"self_attn.f_a_proj.weight", 2, {128, 7168}, false},
+		{"self_attn.f_b_proj.weight", 2, {12288, 128}, false},
+		{"self_attn.b_proj.weight", 2, {96, 7168}, false},
+		{"self_attn.g_proj.weight", 2, {12288, 7168}, false},
+		{"self_attn.o_norm.weight", 1, {128}, true},
+		{"self_attn.o_proj.weight", 2, {7168, 12288}, false},
+		{"self_attn.A_log", 1, {128}, true},
+		{"self_attn.dt_bias", 1, {12288}, true},
+	};
+
+	EXPECT_RELEASE("language_model.model.layers.1.", want);
+}
+
+TEST(the_release_names_an_mla_layer)
+{
+	static const struct release want[] = {
+		{"q_a_proj.weight", 2, {1536, 7168}, false},
+		{"q_a_layernorm.weight", 1, {1536}, false},
+		{"q_b_proj.weight", 2, {18432, 1536}, false},
+		{"kv_a_proj_with_mqa.weight", 2, {576, 7168}, false},
+		{"kv_a_layernorm.weight", 1, {512}, false},
+		{"kv_b_proj.weight", 2, {24576, 512}, false},
+		{"g_proj.weight", 2, {12288, 7168}, false},
+		{"o_proj.weight", 2, {7168, 12288}, false},
+	};
+
+	EXPECT_RELEASE("language_model.model.layers.3.self_attn.", want);
+	EXPECT_RELEASE("language_model.model.layers.92.self_attn.", want);
+}
+
+TEST(the_release_names_the_dense_layer_and_the_experts)
+{
+	static const struct release dense[] = {
+		{"gate_proj.weight", 2, {33792, 7168}, false},
+		{"up_proj.weight", 2, {33792, 7168}, false},
+		{"down_proj.weight", 2, {7168, 33792}, false},
+	};
+	static const struct release moe[] = {
+		{"gate.weight", 2, {896, 7168}, false},
+		{"gate.e_score_correction_bias", 1, {896}, true},
+		{"routed_expert_down_proj.weight", 2, {3584, 7168}, false},
+		{"routed_expert_up_proj.weight", 2, {7168, 3584}, false},
+		{"routed_expert_norm.weight", 1, {3584}, false},
+		{"shared_experts.gate_proj.weight", 2, {6144, 7168}, false},
+		{"shared_experts.up_proj.weight", 2, {6144, 7168}, false},
+		{"shared_experts.down_proj.weight", 2, {7168, 6144}, false},
+		{"experts.0.w1.weight", 2, {3072, 3584}, false},
+		{"experts.895.w2.weight", 2, {3584, 3072}, false},
+		{"experts.895.w3.weight", 2, {3072, 3584}, false},
+	};
+
+	EXPECT_RELEASE("language_model.model.layers.0.mlp.", dense);
+	EXPECT_RELEASE("language_model.model.layers.1.block_sparse_moe.", moe);
+}
+
+TEST(the_release_names_the_vision_tower)
+{
+	static const struct release want[] = {
+		{"vision_tower.patch_embed.proj.weight", 4, {1024, 3, 14, 14}, false},
+		{"vision_tower.patch_embed.pos_emb.weight", 3, {64, 64, 1024}, false},
+		{"vision_tower.encoder.blocks.0.norm0.weight", 1, {1024}, false},
+		{"vision_tower.encoder.blocks.26.norm1.weight", 1, {1024}, false},
+		{"vision_tower.encoder.blocks.26.wqkv.weight", 2, {4608, 1024}, false},
+		{"vision_tower.encoder.blocks.26.wo.weight", 2, {1024, 1536}, false},
+		{"vision_tower.encoder.blocks.26.mlp.fc0.weight", 2, {4096, 1024}, false},
+		{"vision_tower.encoder.blocks.26.mlp.fc1.weight", 2, {1024, 4096}, false},
+		{"vision_tower.encoder.final_layernorm.weight", 1, {1024}, false},
+		{"mm_projector.proj.0.weight", 2, {4096, 4096}, false},
+		{"mm_projector.proj.2.weight", 2, {7168, 4096}, false},
+		{"mm_projector.post_norm.weight", 1, {7168}, false},
+	};
+
+	EXPECT_RELEASE("", want);
+}
+
+TEST(experts_of_a_stack_interleave_gate_and_up_rows)
+{
+	struct k3_params p = table("debug17", (size_t)64 << 20, 0);
+	struct k3_ckpt_tensor t;
+
+	/* F = 128: expert 5 has rows 1280.. of the stack, gate first */
+	t = find(&p, "language_model.model.layers.1.block_sparse_moe.experts.5.w1.weight");
+	cr_expect(t.row0 == 1280 && t.rows == 128);
+	t = find(&p, "language_model.model.layers.1.block_sparse_moe.experts.5.w3.weight");
+	cr_expect(t.row0 == 1408 && t.rows == 128);
+	t = find(&p, "language_model.model.layers.1.block_sparse_moe.experts.5.w2.weight");
+	cr_expect(t.row0 == 640 && t.rows == 128);
 	k3_params_fini(&p);
 }
