@@ -134,6 +134,7 @@ k3_config_check(const struct k3_config *config)
 		         "tokens and another one)", config->name, config->vocab, K3I_MIN_VOCAB);
 		return K3_EINVAL;
 	}
+	K3_TRY(most_check(config, "num_experts", config->experts, "", K3_MAX_EXPERTS));
 	K3_TRY(most_check(config, "num_experts_per_token", config->top_k, "num_experts, ",
 	                  config->experts));
 	K3_TRY(most_check(config, "first_k_dense_replace", config->first_dense,

@@ -1,4 +1,5 @@
 /* k3_eval: held-out loss of a checkpoint, or text that it writes. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,10 +15,16 @@ loss(struct k3_session *session, const char *data, size_t tokens)
 	struct k3_eval_result r;
 	int ret = k3_session_eval(session, data, tokens, &r);
 
-	if (ret == K3_OK)
-		printf("tokens\tloss_nats\taccuracy\n%.0f\t%.9g\t%.9g\n", r.tokens,
-		       r.loss_sum / r.tokens, r.correct / r.tokens);
-	return ret;
+	if (ret != K3_OK)
+		return ret;
+	if (r.tokens == 0 || !isfinite(r.loss_sum)) {
+		k3_error("drivers", "%s: loss %g over %.0f labels: there is no mean to print", data,
+			 r.loss_sum, r.tokens);
+		return K3_EMATH;
+	}
+	printf("tokens\tloss_nats\taccuracy\n%.0f\t%.9g\t%.9g\n", r.tokens, r.loss_sum / r.tokens,
+	       r.correct / r.tokens);
+	return K3_OK;
 }
 
 static int
@@ -81,13 +88,21 @@ main(int argc, char **argv)
 		K3_TRY(K3_EINVAL);
 	}
 	K3_TRY(k3_eval_open(&session, load, (uint32_t)tile, (uint32_t)window));
+	if (data)
+		K3_TRY(k3_session_check_data(&session, data));
 	status = 1;
 	if (data)
 		K3_TRY(loss(&session, data, (size_t)tokens));
 	else
 		K3_TRY(text(&session, prompt, (size_t)bytes, temperature, (uint64_t)seed));
+	if (fflush(stdout) != 0 || ferror(stdout)) {
+		k3_error("drivers", "the result could not be written");
+		K3_TRY(K3_EIO);
+	}
 	status = 0;
 out:
+	if (ret == K3_ENOMEM)
+		k3_error("drivers", "%s", k3_status_text(ret));
 	k3_session_close(&session);
 	return status;
 }

@@ -10,6 +10,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "../common/config.h"
 #include "../common/log.h"
@@ -153,8 +155,12 @@ export_plan(const char *path, const struct k3_plan *plan,
 		ret = write(out, plan);
 	if (!out || (fclose(out) && ret == K3_OK) || ret == K3_EIO) {
 		k3_error("drivers", "%s: %s", path, strerror(errno));
-		return K3_EIO;
+		ret = K3_EIO;
 	}
+	/* half a file is none; a device such as /dev/stdout stays */
+	struct stat st;
+	if (ret != K3_OK && out && stat(path, &st) == 0 && S_ISREG(st.st_mode))
+		unlink(path);
 	return ret;
 }
 
@@ -312,6 +318,8 @@ main(int argc, char **argv)
 				       ? "yes"
 				       : "no");
 	}
+	if (ret == K3_ENOMEM)
+		k3_error("drivers", "%s", k3_status_text(ret));
 	k3_model_destroy((struct k3_model *)(uintptr_t)res.stats.model);
 	k3_plan_stats_fini(&res.stats);
 	k3_memory_fini(&res.memory);

@@ -47,8 +47,10 @@ main(int argc, char **argv)
 	k3_verify_report_init(&report, &options);
 	printf("file\tclass\ttensors\tmax_abs_error\trms_ratio\ttolerance\tverdict\tworst\n");
 	for (int i = first; i < argc && status == 0; i++) {
-		if (k3_verify_file(argv[i], &options, &report) != K3_OK) {
-			k3_error("drivers", "%s could not be run", argv[i]);
+		ret = k3_verify_file(argv[i], &options, &report);
+		if (ret != K3_OK) {
+			k3_error("drivers", "%s could not be run: %s", argv[i],
+				 k3_status_text(ret));
 			status = 2;
 		} else {
 			k3_verify_print(&report, argv[i], stdout);
@@ -62,6 +64,10 @@ main(int argc, char **argv)
 	}
 	if (status == 0 && (report.failed > 0 || report.passed == 0))
 		status = 1;
+	if (fflush(stdout) != 0 || ferror(stdout)) {
+		k3_error("drivers", "the table could not be written");
+		status = status ? status : 1;
+	}
 	k3_verify_report_fini(&report);
 	return status;
 }

@@ -90,6 +90,34 @@ out:
 	return ret;
 }
 
+/* Ids are rows of the embedding table: a file with more of them would be read outside of it. */
+static int
+open_data(struct k3_data *data, const struct k3_session *session, const char *path)
+{
+	uint32_t vocab = session->model->config.vocab;
+	int ret;
+
+	K3_TRY(k3_data_open(data, path, 0, true));
+	if (data->file.ids.vocab > vocab) {
+		k3_error("drivers", "%s has %u tokens, the model has %u: at most that many may be",
+			 path, data->file.ids.vocab, vocab);
+		k3_data_close(data);
+		ret = K3_EINVAL;
+	}
+out:
+	return ret;
+}
+
+int
+k3_session_check_data(const struct k3_session *session, const char *data_path)
+{
+	struct k3_data data = {0};
+	int ret = open_data(&data, session, data_path);
+
+	k3_data_close(&data);
+	return ret;
+}
+
 int
 k3_session_eval(struct k3_session *session, const char *data_path, size_t tokens,
 		struct k3_eval_result *result)
@@ -103,7 +131,7 @@ k3_session_eval(struct k3_session *session, const char *data_path, size_t tokens
 
 	memset(result, 0, sizeof(*result));
 	K3_TRY(ret);
-	K3_TRY(k3_data_open(&data, data_path, 0, true));
+	K3_TRY(open_data(&data, session, data_path));
 	session->clock += 4; /* plans of training are old by now */
 	for (;;) {
 		struct k3_host_batch batch = {rows, rows + tokens, NULL};

@@ -1,6 +1,7 @@
 /* Options of k3_train and run.json.  One table serves both: the parser fills the struct, run.json
  * stores every entry by its name, and a resumed run compares what was given with what was stored.
  */
+#include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -144,10 +145,10 @@ value_set(const struct k3_option *o, const json_t *v)
 {
 	if (o->kind == K3_OPT_SWITCH && json_is_boolean(v))
 		*(bool *)o->target = json_is_true(v);
-	else if (o->kind == K3_OPT_STRING && json_is_string(v))
+	else if (o->kind == K3_OPT_STRING && json_string_length(v) > 0)
 		*(const char **)o->target = strdup(json_string_value(v));
-	else if (o->kind == K3_OPT_STRING && json_is_null(v))
-		*(const char **)o->target = NULL;
+	else if (o->kind == K3_OPT_STRING && json_is_null(v) && !*(const char **)o->target)
+		return K3_OK; /* it has no default either */
 	else if (json_is_number(v) && !in_range(o, json_number_value(v)))
 		return K3_EFORMAT;
 	else if (o->kind == K3_OPT_REAL && json_is_number(v))
@@ -167,9 +168,11 @@ state_number(const json_t *state, const char *key, int *ret)
 
 	/* 64 bits do not fit a JSON integer: text */
 	const char *text = json_string_value(v);
+	errno = 0;
 	uint64_t x = text ? strtoull(text, &end, 10) : 0;
-	if (!text || *end || !*text) {
-		k3_error("drivers", "run.json: state.%s must be a decimal number in quotes", key);
+	if (!text || *end || !*text || errno || strspn(text, "0123456789") != strlen(text)) {
+		k3_error("drivers",
+			 "run.json: state.%s must be a decimal number of 64 bits in quotes", key);
 		*ret = K3_EFORMAT;
 	}
 	return x;
@@ -190,6 +193,14 @@ load_json(const char *folder, json_t **root)
 	if (!json_is_object(*root)) {
 		k3_error("drivers", "%s: %s at line %d", path, *root ? "no object" : error.text,
 			 error.line);
+		K3_TRY(K3_EFORMAT);
+	}
+	const json_t *format = json_object_get(*root, "format");
+	if (!json_is_integer(format) || json_integer_value(format) != 1 ||
+	    !json_is_object(json_object_get(*root, "options")) ||
+	    !json_is_object(json_object_get(*root, "state"))) {
+		k3_error("drivers", "%s: must hold format 1 and the objects options and state",
+			 path);
 		ret = K3_EFORMAT;
 	}
 out:
@@ -261,6 +272,11 @@ resume(struct k3_option *table, size_t n, struct k3_train_options *o, struct k3_
 	K3_TRY(load_json(*folder, &root));
 	K3_TRY(merge(table, n, json_object_get(root, "options")));
 	K3_TRY(load_state(root, state));
+	if (state->step < 1 || state->step > (uint64_t)o->steps) {
+		k3_error("drivers", "%s/run.json: state.step is %llu; allowed are 1 to steps, %lld",
+			 *folder, (unsigned long long)state->step, o->steps);
+		K3_TRY(K3_EFORMAT);
+	}
 	const char *blas = json_string_value(json_object_get(root, "blas"));
 	snprintf(state->blas, sizeof(state->blas), "%s", blas ? blas : "");
 out:

@@ -238,6 +238,8 @@ open_all(struct trainer *t, const char *folder)
 			"will differ "
 			"(OPENBLAS_CORETYPE)",
 			t->state->blas, blas);
+	if (o->eval_data)
+		K3_TRY(k3_session_check_data(&t->session, o->eval_data));
 	K3_TRY(report_memory(t));
 	K3_TRY(start_values(t, folder));
 out:
@@ -339,7 +341,11 @@ finish_step(struct trainer *t, uint64_t step)
 	if (t->options->fingerprint)
 		printf("\t%016llx", (unsigned long long)print);
 	printf("\n");
-	fflush(stdout);
+	if (fflush(stdout) != 0) {
+		k3_error("drivers", "the line of step %llu could not be written: %s",
+			 (unsigned long long)(step + 1), strerror(errno));
+		K3_TRY(K3_EIO);
+	}
 	if (out[K3_OUT_STATE] == K3_STEP_NO_LABELS)
 		k3_warn("drivers", "step %llu has no label to learn from: nothing was updated",
 			(unsigned long long)(step + 1));
@@ -494,6 +500,8 @@ k3_train_run(const struct k3_train_options *options, struct k3_run_state *state,
 	report_end(&t);
 	status = 0;
 out:
+	if (ret == K3_ENOMEM)
+		k3_error("drivers", "%s", k3_status_text(ret));
 	k3_session_close(&t.session);
 	k3_data_close(&t.data);
 	free(t.rows[0]);

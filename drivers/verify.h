@@ -78,8 +78,9 @@ int k3i_verify_quantile(const double *scores, const double *bias_in, size_t t, s
 
 /** Configuration of a case: hf_config with every eps of the file. */
 int k3i_verify_config(const struct k3_st *st, struct k3_config *config);
-/** A metadata value as JSON, NULL when it is absent or no JSON (logged). */
-json_t *k3i_verify_metadata(const struct k3_st *st, const char *key);
+/** A metadata value as JSON of a type; *value is NULL when the key is absent. K3_EFORMAT (logged):
+ * no JSON, or another type. */
+int k3i_verify_metadata(const struct k3_st *st, const char *key, json_type type, json_t **value);
 /** Tensor of the file as malloc'ed double or int32 array; NULL when it is absent or can't be read.
  */
 double *k3i_verify_f64(const struct k3_st *st, const char *name, size_t *n);

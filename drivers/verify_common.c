@@ -6,18 +6,26 @@
 #include "../common/status.h"
 #include "verify.h"
 
-json_t *
-k3i_verify_metadata(const struct k3_st *st, const char *key)
+int
+k3i_verify_metadata(const struct k3_st *st, const char *key, json_type type, json_t **value)
 {
 	const char *text = k3_st_metadata(st, key);
 	json_error_t error;
 
+	*value = NULL;
 	if (!text)
-		return NULL;
-	json_t *value = json_loads(text, JSON_DECODE_ANY, &error);
-	if (!value)
+		return K3_OK;
+	*value = json_loads(text, JSON_DECODE_ANY, &error);
+	if (*value && json_typeof(*value) == type)
+		return K3_OK;
+	if (!*value)
 		k3_error("drivers", "metadata %s is no JSON: %s", key, error.text);
-	return value;
+	else
+		k3_error("drivers", "metadata %s is %.80s; it must be a JSON %s", key, text,
+			 type == JSON_ARRAY ? "array" : "object");
+	json_decref(*value);
+	*value = NULL;
+	return K3_EFORMAT;
 }
 
 int
@@ -32,7 +40,7 @@ k3i_verify_config(const struct k3_st *st, struct k3_config *config)
 		return K3_EFORMAT;
 	}
 	K3_TRY(k3_config_parse(config, text, strlen(text), "hf_config"));
-	eps = k3i_verify_metadata(st, "eps");
+	K3_TRY(k3i_verify_metadata(st, "eps", JSON_OBJECT, &eps));
 	const struct {
 		const char *key;
 		double *value;
@@ -46,7 +54,11 @@ k3i_verify_config(const struct k3_st *st, struct k3_config *config)
 	};
 	for (size_t i = 0; i < sizeof(part) / sizeof(part[0]); i++) {
 		json_t *v = json_object_get(eps, part[i].key);
-		if (json_is_number(v))
+		if (v && !json_is_number(v)) {
+			k3_error("drivers", "metadata eps: %s must be a number", part[i].key);
+			K3_TRY(K3_EFORMAT);
+		}
+		if (v)
 			*part[i].value = json_number_value(v);
 	}
 	K3_TRY(k3_config_check(config));
@@ -164,7 +176,8 @@ k3_verify_file(const char *path, const struct k3_verify_options *options,
 
 	K3_TRY(k3_st_open(&st, path));
 	json_decref(report->deviation);
-	report->deviation = k3i_verify_metadata(st, "float32_run_rms_deviation");
+	K3_TRY(k3i_verify_metadata(st, "float32_run_rms_deviation", JSON_OBJECT,
+				   &report->deviation));
 	if (k3_st_metadata(st, "train"))
 		K3_TRY(k3i_verify_train(st, options, report));
 	else if (k3_st_metadata(st, "config"))

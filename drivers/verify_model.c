@@ -336,6 +336,8 @@ compare_gradient(struct model_case *c, const struct k3_ckpt_tensor *t)
 	bool zero = t->kind != K3_CKPT_PARAM || strstr(t->name, ".experts.") != NULL;
 	if (!got || (want && n_want != n))
 		k3_verify_missing(c->report, "grad.param", name);
+	else if (sums && n_digest != 3)
+		k3_verify_missing(c->report, "gdigest", digest);
 	else if (want)
 		k3_verify_compare(c->report, "grad.param", name, t->layer, got, want, n, 1e-4,
 				  zero);
@@ -406,13 +408,14 @@ k3i_verify_model(const struct k3_st *st, const struct k3_verify_options *options
 {
 	struct model_case c = {.st = st, .options = options, .report = report};
 	struct k3_plan_options plan_options;
-	json_t *grids = k3i_verify_metadata(st, "image_grids");
+	json_t *grids = NULL;
 	int ret;
 
 	k3_plan_options_init(&plan_options);
 	plan_options.tile_tokens = options->tile_tokens;
 	plan_options.balance = K3_BALANCE_NONE;
 	K3_TRY(k3i_verify_config(st, &c.config));
+	K3_TRY(k3i_verify_metadata(st, "image_grids", JSON_ARRAY, &grids));
 	if (json_array_size(grids) > 0) {
 		k3_error("drivers", "the case has %zu images: this version runs text",
 			 json_array_size(grids));

@@ -258,9 +258,11 @@ all_lengths(struct ops_case *c)
 		snprintf(name, sizeof(name), "T%zu.v", length);
 		const struct k3_st_tensor *v = k3_st_find(c->st, name);
 		if (!v || q->n_dims != 3 || v->n_dims != 3 || q->dims[0] != length ||
-		    v->dims[0] != length || v->dims[1] != q->dims[1] || length == 0) {
-			k3_error("drivers", "%s and %s must be [%zu, heads, width]", q->name, name,
-				 length);
+		    v->dims[0] != length || v->dims[1] != q->dims[1] || q->n_elems == 0 ||
+		    v->n_elems == 0) {
+			k3_error("drivers",
+				 "%s and %s must be [%zu, heads, width], without a size of 0",
+				 q->name, name, length);
 			K3_TRY(K3_EFORMAT);
 		}
 		c->op.t = length;

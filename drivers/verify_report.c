@@ -56,9 +56,10 @@ k3_verify_compare(struct k3_verify_report *report, const char *cls, const char *
 	report->planted = report->planted || plant;
 	for (size_t i = 0; i < n; i++) {
 		double g = got[i] * factor, d = fabs(g - want[i]);
-		if (!isfinite(g)) {
+		if (!isfinite(g) || !isfinite(want[i])) {
 			e->spoilt = true;
-			snprintf(e->why, sizeof(e->why), "not finite at %zu", i);
+			snprintf(e->why, sizeof(e->why), "%snot finite at %zu",
+				 isfinite(g) ? "the expected value is " : "", i);
 			return;
 		}
 		err += d * d;

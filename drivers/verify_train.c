@@ -23,56 +23,113 @@ struct train_case {
 	int32_t *tokens, *valid;    /* [steps, accumulation], [steps] */
 };
 
-static double
-number(const json_t *train, const char *key, double fallback)
+/* A number of the settings; what is absent keeps its value. */
+static int
+read_number(const json_t *train, const char *key, double lo, double hi, double *value)
 {
 	json_t *v = json_object_get(train, key);
 
-	return json_is_number(v) ? json_number_value(v) : fallback;
+	if (!v)
+		return K3_OK;
+	*value = json_number_value(v);
+	if (json_is_number(v) && *value >= lo && *value <= hi)
+		return K3_OK;
+	k3_error("drivers", "metadata train: %s must be a number from %g to %g", key, lo, hi);
+	return K3_EFORMAT;
+}
+
+static int
+read_count(const json_t *train, const char *key, long long lo, size_t *value)
+{
+	enum { MOST = 10000 }; /* far above every case; keeps the products small */
+	json_t *v = json_object_get(train, key);
+	long long x = v ? json_integer_value(v) : (long long)*value;
+
+	if ((v && !json_is_integer(v)) || x < lo || x > MOST) {
+		k3_error("drivers", "metadata train: %s must be an integer from %lld to %d", key,
+			 lo, MOST);
+		return K3_EFORMAT;
+	}
+	*value = (size_t)x;
+	return K3_OK;
+}
+
+static int
+read_betas(const json_t *train, struct k3_plan_options *o)
+{
+	json_t *betas = json_object_get(train, "betas"), *beta1 = json_array_get(betas, 0),
+	       *beta2 = json_array_get(betas, 1);
+
+	if (!betas)
+		return K3_OK;
+	o->adam_beta1 = json_number_value(beta1);
+	o->adam_beta2 = json_number_value(beta2);
+	if (json_array_size(betas) == 2 && json_is_number(beta1) && json_is_number(beta2) &&
+	    o->adam_beta1 >= 0 && o->adam_beta1 < 1 && o->adam_beta2 >= 0 && o->adam_beta2 < 1)
+		return K3_OK;
+	k3_error("drivers", "metadata train: betas must be two numbers from 0 to below 1");
+	return K3_EFORMAT;
+}
+
+/* The rule of the expert balance, and the form of the decay, of which there is one. */
+static int
+read_names(const json_t *train, struct k3_plan_options *o)
+{
+	json_t *balance = json_object_get(train, "balance"),
+	       *decay = json_object_get(train, "decay");
+	const char *rule = balance && !json_is_null(balance) ? json_string_value(balance) : "none",
+		   *form = decay ? json_string_value(decay) : "linear";
+
+	if (!rule || (strcmp(rule, "none") != 0 && strcmp(rule, "quantile") != 0 &&
+		      strcmp(rule, "sign") != 0)) {
+		k3_error("drivers", "metadata train: balance must be quantile, sign or none");
+		return K3_EFORMAT;
+	}
+	if (!form || strcmp(form, "linear") != 0) {
+		k3_error("drivers", "metadata train: decay must be linear");
+		return K3_EFORMAT;
+	}
+	o->balance = strcmp(rule, "none") == 0	     ? K3_BALANCE_NONE
+		     : strcmp(rule, "quantile") == 0 ? K3_BALANCE_QUANTILE
+						     : K3_BALANCE_SIGN;
+	return K3_OK;
 }
 
 static int
 read_settings(struct train_case *c)
 {
-	json_t *train = k3i_verify_metadata(c->st, "train"), *betas;
 	struct k3_plan_options *o = &c->plan_options;
-	const char *balance, *decay;
-	int ret = K3_OK;
+	const struct {
+		const char *key;
+		double lo, hi, *value;
+	} part[] = {
+		{"lr", 0, 1e3, &c->lr},
+		{"decay_ratio", 0, 1, &c->decay_ratio},
+		{"lr_floor", 0, 1, &c->lr_floor},
+		{"adam_eps", 0, 1, &o->adam_eps},
+		{"weight_decay", 0, 1e3, &o->weight_decay},
+		{"clip_norm", 0, 1e9, &o->clip_norm},
+		{"clip_eps", 0, 1, &o->clip_eps},
+		{"balance_u", 0, 1, &o->balance_u},
+	};
+	json_t *train = NULL;
+	int ret;
 
-	if (!json_is_object(train)) {
-		k3_error("drivers", "metadata train must be a JSON object");
-		K3_TRY(K3_EFORMAT);
-	}
 	k3_plan_options_init(o);
 	o->tile_tokens = c->options->tile_tokens;
-	c->steps = (size_t)number(train, "steps", 0);
-	c->accumulation = (size_t)number(train, "accumulation", 1);
-	c->lr = number(train, "lr", 8e-4);
-	c->warmup = (size_t)number(train, "warmup", 2);
-	c->decay_ratio = number(train, "decay_ratio", 0.8);
-	c->lr_floor = number(train, "lr_floor", 0);
-	betas = json_object_get(train, "betas");
-	if (json_array_size(betas) == 2) {
-		o->adam_beta1 = json_number_value(json_array_get(betas, 0));
-		o->adam_beta2 = json_number_value(json_array_get(betas, 1));
-	}
-	o->adam_eps = number(train, "adam_eps", o->adam_eps);
-	o->weight_decay = number(train, "weight_decay", o->weight_decay);
-	o->clip_norm = number(train, "clip_norm", o->clip_norm);
-	o->clip_eps = number(train, "clip_eps", o->clip_eps);
-	o->balance_u = number(train, "balance_u", 1e-3);
-	balance = json_string_value(json_object_get(train, "balance"));
-	o->balance = !balance || strcmp(balance, "none") == 0 ? K3_BALANCE_NONE
-		     : strcmp(balance, "quantile") == 0	      ? K3_BALANCE_QUANTILE
-							      : K3_BALANCE_SIGN;
-	decay = json_string_value(json_object_get(train, "decay"));
-	if (c->steps < 1 || c->accumulation < 1 || (decay && strcmp(decay, "linear") != 0)) {
-		k3_error("drivers",
-			 "train: steps %zu and accumulation %zu must be 1 or more, decay must be "
-			 "linear",
-			 c->steps, c->accumulation);
-		ret = K3_EFORMAT;
-	}
+	o->balance_u = 1e-3;
+	c->accumulation = 1;
+	c->warmup = 2;
+	c->lr = 8e-4;
+	c->decay_ratio = 0.8;
+	K3_TRY(k3i_verify_metadata(c->st, "train", JSON_OBJECT, &train));
+	K3_TRY(read_count(train, "steps", 1, &c->steps));
+	K3_TRY(read_count(train, "accumulation", 1, &c->accumulation));
+	K3_TRY(read_count(train, "warmup", 0, &c->warmup));
+	for (size_t i = 0; i < sizeof(part) / sizeof(part[0]); i++)
+		K3_TRY(read_number(train, part[i].key, part[i].lo, part[i].hi, part[i].value));
+	K3_TRY(read_betas(train, o));
+	K3_TRY(read_names(train, o));
 out:
 	json_decref(train);
 	return ret;
@@ -363,7 +420,7 @@ static int
 quantile_case(struct train_case *c, const char *which)
 {
 	char name[64];
-	size_t n_scores, n_bias, n1, n_hist = 0, n_out = 0;
+	size_t n_scores, n_bias, n_k, n_bins, n_hist = 0, n_out = 0;
 	int ret = K3_OK;
 
 	snprintf(name, sizeof(name), "quantile.scores.%s", which);
@@ -371,16 +428,17 @@ quantile_case(struct train_case *c, const char *which)
 	snprintf(name, sizeof(name), "quantile.bias_in.%s", which);
 	double *bias_in = k3i_verify_f64(c->st, name, &n_bias);
 	snprintf(name, sizeof(name), "quantile.k.%s", which);
-	int32_t *k = k3i_verify_i32(c->st, name, &n1);
+	int32_t *k = k3i_verify_i32(c->st, name, &n_k);
 	snprintf(name, sizeof(name), "quantile.nbins.%s", which);
-	int32_t *bins = k3i_verify_i32(c->st, name, &n1);
+	int32_t *bins = k3i_verify_i32(c->st, name, &n_bins);
 	snprintf(name, sizeof(name), "quantile.hist.%s", which);
 	int32_t *want_hist = k3i_verify_i32(c->st, name, &n_hist);
 	snprintf(name, sizeof(name), "quantile.bias_out.%s", which);
 	double *want_bias = k3i_verify_f64(c->st, name, &n_out);
 	if (!scores || !bias_in || !k || !bins || !want_hist || !want_bias || n_bias == 0 ||
-	    n_scores % n_bias != 0 || k[0] < 1 || (size_t)k[0] > n_bias || bins[0] < 1 ||
-	    n_hist != n_bias * (size_t)bins[0] || n_out != n_bias) {
+	    n_k != 1 || n_bins != 1 || n_scores % n_bias != 0 || k[0] < 1 ||
+	    (size_t)k[0] > n_bias || bins[0] < 1 || n_hist != n_bias * (size_t)bins[0] ||
+	    n_out != n_bias) {
 		k3_error("drivers", "quantile case %s is incomplete or its shapes do not fit",
 			 which);
 		K3_TRY(K3_EFORMAT);

@@ -229,9 +229,9 @@ k3_checkpoint_load_optimizer(struct k3_store *store, const char *path)
 	struct k3_st *st = NULL;
 	int ret;
 
-	snprintf(file, sizeof(file), "%s/optimizer.safetensors", path);
+	snprintf(file, sizeof(file), "%s/optimizer.safetensors.index.json", path);
 	if (access(file, F_OK) != 0)
-		snprintf(file, sizeof(file), "%s/optimizer.safetensors.index.json", path);
+		snprintf(file, sizeof(file), "%s/optimizer.safetensors", path);
 	K3_TRY(k3_st_open(&st, file));
 	K3_TRY(check_keys(ps, st, "", false));
 	K3_TRY(check_keys(ps, st, ".exp_avg", false));

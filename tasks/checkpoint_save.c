@@ -197,8 +197,12 @@ k3_checkpoint_save(struct k3_store *store, const char *dir, uint64_t step, const
 	int ret = config ? K3_OK : K3_ENOMEM;
 
 	K3_TRY(ret);
-	snprintf(temporary, sizeof(temporary), "%s/.step-%06llu.partial", dir,
-		 (unsigned long long)step);
+	/* a path that is cut off would name, and remove, another folder */
+	if (snprintf(temporary, sizeof(temporary), "%s/.step-%06llu.partial", dir,
+		     (unsigned long long)step) >= (int)sizeof(temporary)) {
+		k3_error("tasks", "the path is too long for a checkpoint below it: %s", dir);
+		K3_TRY(K3_EINVAL);
+	}
 	snprintf(final, sizeof(final), "%s/step-%06llu", dir, (unsigned long long)step);
 	K3_TRY(k3_fs_mkdirs(dir));
 	K3_TRY(k3_fs_remove_tree(temporary));

@@ -208,6 +208,11 @@ Test(config_faults, more_layers_than_the_limit)
 	value_refused("num_hidden_layers", "5", "257", "is 257; it must be at most 256");
 }
 
+Test(config_faults, more_experts_than_the_limit)
+{
+	value_refused("num_experts", "6", "65537", "is 65537; it must be at most 65536");
+}
+
 Test(config_faults, very_many_wrong_layers_overflow_nothing)
 {
 	char list[20000] = "[4, 5";

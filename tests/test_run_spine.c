@@ -13,6 +13,8 @@
 
 #define TEST(name) Test(run_spine, name, .init = scratch_start, .fini = scratch_stop, .timeout = 60)
 
+#define LAYER1 "language_model.model.layers.1."
+
 /* Runs a file that must pass in all its classes. */
 static void
 passes(const char *path, uint32_t tile, size_t classes)
@@ -112,6 +114,94 @@ TEST(a_result_that_the_model_does_not_have_is_missing)
 	fclose(out);
 	cr_assert_eq(report.failed, 1);
 	k3_verify_report_fini(&report);
+}
+
+/* What verifying an edited file returns; its table goes to the scratch folder. */
+static int
+verify_edited(struct golden *g)
+{
+	struct k3_verify_options options = { .forced_routing = false };
+	struct k3_verify_report report;
+	FILE *out = fopen(scratch_path("table"), "w");
+
+	golden_save(g, scratch_path("edited"));
+	golden_free(g);
+	scratch_log();
+	k3_verify_report_init(&report, &options);
+	int ret = k3_verify_file(scratch_path("edited"), &options, &report);
+	k3_verify_print(&report, "edited", out);
+	fclose(out);
+	k3_verify_report_fini(&report);
+	return ret;
+}
+
+TEST(a_digest_that_is_not_three_numbers_is_missing)
+{
+	struct golden g;
+
+	golden_load(&g, "golden/text_tiny");
+	struct golden_tensor *t = golden_find(&g, "grad." LAYER1 "self_attn.q_proj.weight");
+	snprintf(t->name, sizeof(t->name), "gdigest." LAYER1 "self_attn.q_proj.weight");
+	t->n_dims = 1;
+	t->dims[0] = 1;
+	t->bytes = sizeof(float);
+	cr_assert_eq(verify_edited(&g), K3_OK, "%s", scratch_log());
+	size_t bytes;
+	char *table = (char *)scratch_read("table", &bytes);
+	cr_assert(strstr(table, "q_proj.weight: missing"), "%s", table);
+	free(table);
+}
+
+TEST(metadata_of_another_form_are_refused_by_name)
+{
+	static const struct {
+		size_t key; /* of golden.c */
+		const char *value, *message;
+	} edits[] = {
+		{ 3, "{", "metadata eps is no JSON" },
+		{ 3, "5", "metadata eps is 5; it must be a JSON object" },
+		{ 3, "{\"rms_norm\": \"1\"}", "metadata eps: rms_norm must be a number" },
+		{ 4, "", "metadata image_grids is no JSON" },
+		{ 4, "{}", "metadata image_grids is {}; it must be a JSON array" },
+		{ 5, "[]", "metadata float32_run_rms_deviation is []" },
+		{ 6, "[]", "metadata train is []" },
+		{ 6, "{}", "train: steps must be an integer from 1" },
+		{ 6, "{\"steps\": -1}", "train: steps must be an integer from 1" },
+		{ 6, "{\"steps\": 2.5}", "train: steps must be an integer from 1" },
+		{ 6, "{\"steps\": 1, \"accumulation\": 2305843009213693952}",
+		  "train: accumulation must be" },
+		{ 6, "{\"steps\": 1, \"warmup\": -1}", "train: warmup must be an integer from 0" },
+		{ 6, "{\"steps\": 1, \"lr\": \"1\"}", "train: lr must be a number" },
+		{ 6, "{\"steps\": 1, \"decay_ratio\": 2}", "train: decay_ratio must be a number" },
+		{ 6, "{\"steps\": 1, \"betas\": [0.9]}", "train: betas must be two numbers" },
+		{ 6, "{\"steps\": 1, \"betas\": [0.9, 1]}", "train: betas must be two numbers" },
+		{ 6, "{\"steps\": 1, \"balance\": \"sing\"}", "train: balance must be quantile" },
+		{ 6, "{\"steps\": 1, \"decay\": \"cosine\"}", "train: decay must be linear" },
+	};
+
+	for (size_t i = 0; i < sizeof(edits) / sizeof(edits[0]); i++) {
+			struct golden g;
+		golden_load(&g, "golden/text_tiny");
+		free(g.metadata[edits[i].key]);
+		g.metadata[edits[i].key] = strdup(edits[i].value);
+		cr_assert_eq(verify_edited(&g), K3_EFORMAT, "%s", edits[i].value);
+		const char *log = scratch_log();
+		cr_assert(strstr(log, edits[i].message), "%s, not %s", log, edits[i].message);
+	}
+}
+
+TEST(operator_cases_with_a_size_of_0_are_refused)
+{
+	for (uint32_t empty = 1; empty < 3; empty++) {
+			struct golden g;
+		golden_load(&g, "golden/kda_ops_d32");
+		golden_find(&g, "T15.q")->dims[empty] = golden_find(&g, "T15.v")->dims[empty] = 0;
+		golden_find(&g, "T15.q")->bytes = golden_find(&g, "T15.v")->bytes = 0;
+		cr_assert_eq(verify_edited(&g), K3_EFORMAT);
+		const char *log = scratch_log();
+		cr_assert(strstr(log, "T15.q and T15.v") && strstr(log, "without a size of 0"),
+		          "%s", log);
+	}
 }
 
 /* ---- a session of a golden file, without the verdict */
@@ -336,8 +426,6 @@ load_status(struct golden *g)
 	spine_close(&s);
 	return ret;
 }
-
-#define LAYER1 "language_model.model.layers.1."
 
 TEST(every_element_of_every_parameter_comes_from_the_file)
 {

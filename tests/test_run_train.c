@@ -457,3 +457,143 @@ TEST(a_run_is_resumed_from_another_folder)
 	free(steps);
 	program_free(&r);
 }
+
+/* A dataset whose ids go up to 69999; the model has 320. */
+TEST(a_data_set_with_more_tokens_than_the_model_is_refused_by_every_evaluation)
+{
+	program_dataset();
+	struct program_result r =
+		program_run("", "k3_data", "tokens --bytes %s -o %s --vocab 70000",
+			    scratch_path("doc0"), scratch_path("big.k3t"));
+	cr_assert_eq(r.status, 0);
+	program_free(&r);
+	r = program_run("", "k3_train", SMALL " --data %s --eval-data %s --steps 2 --save %s",
+			scratch_path("text.k3t"), scratch_path("big.k3t"), scratch_path("ck"));
+	const char *log = scratch_log();
+	cr_assert(r.status == 2 && !*r.out, "status %d: %s", r.status, log);
+	cr_assert(strstr(log, "70000") && strstr(log, "320"), "%s", log);
+	program_free(&r);
+	r = program_run("", "k3_train", SMALL " --data %s --steps 2 --save %s",
+			scratch_path("text.k3t"), scratch_path("ck"));
+	cr_assert_eq(r.status, 0);
+	program_free(&r);
+	r = program_run("", "k3_eval", "--load %s --data %s", scratch_path("ck"),
+			scratch_path("big.k3t"));
+	log = scratch_log();
+	cr_assert(r.status == 2 && !*r.out && strstr(log, "70000"), "status %d: %s", r.status, log);
+	program_free(&r);
+	r = program_run("", "k3_eval", "--load %s --data %s", scratch_path("ck"),
+			scratch_path("doc0"));
+	cr_assert(r.status == 2 && !*r.out, "status %d: %s", r.status, scratch_log());
+	program_free(&r);
+}
+
+TEST(held_out_data_that_do_not_exist_are_refused_before_the_first_step)
+{
+	program_dataset();
+	struct program_result r =
+		program_run("", "k3_train", SMALL " --data %s --eval-data %s --steps 2",
+			    scratch_path("text.k3t"), scratch_path("nothing.k3t"));
+	cr_assert(r.status == 2 && !*r.out, "status %d: %s", r.status, scratch_log());
+	program_free(&r);
+}
+
+TEST(a_line_that_cannot_be_written_ends_the_run)
+{
+	program_dataset();
+	struct program_result r = program_run(
+		"", "k3_train", SMALL " --data %s --steps 2 >/dev/full", scratch_path("text.k3t"));
+	cr_assert_eq(r.status, 1);
+	cr_assert_not_null(strstr(scratch_log(), "could not be written"));
+	program_free(&r);
+}
+
+/* Resumes with `from` replaced by `to` in run.json; must be refused with the message. */
+static void
+resume_refused(const char *json, const char *from, const char *to, const char *message)
+{
+	const char *at = strstr(json, from);
+	char *edited;
+	size_t length;
+	FILE *out = open_memstream(&edited, &length);
+
+	cr_assert_not_null(at, "run.json holds no %s", from);
+	fwrite(json, 1, (size_t)(at - json), out);
+	fputs(to, out);
+	fputs(at + strlen(from), out);
+	fclose(out);
+	scratch_write("ck/step-000002/run.json", edited, length);
+	free(edited);
+	scratch_log();
+	struct program_result r = program_run("", "k3_train", "--resume %s", scratch_path("ck"));
+	const char *log = scratch_log();
+	cr_assert(r.status == 2 && !*r.out && strstr(log, message), "%s: status %d, not %s: %s", to,
+		  r.status, message, log);
+	program_free(&r);
+}
+
+TEST(numbers_of_run_json_that_cannot_be_are_refused)
+{
+	program_dataset();
+	struct program_result r =
+		program_run("", "k3_train", SMALL " --data %s --steps 4 --stop-after 2 --save %s",
+			    scratch_path("text.k3t"), scratch_path("ck"));
+	cr_assert_eq(r.status, 0);
+	program_free(&r);
+	size_t n;
+	char *json = (char *)scratch_read("ck/step-000002/run.json", &n);
+	resume_refused(json, "\"format\": 1", "\"format\": 2", "must hold format 1");
+	resume_refused(json, "\"options\"", "\"other\"", "must hold format 1");
+	resume_refused(json, "\"step\": \"2\"", "\"step\": \"0\"", "state.step is 0");
+	resume_refused(json, "\"step\": \"2\"", "\"step\": \"5\"", "state.step is 5");
+	resume_refused(json, "\"step\": \"2\"", "\"step\": \"-1\"", "state.step must be");
+	resume_refused(json, "\"epoch\": \"0\"", "\"epoch\": \"18446744073709551616\"",
+		       "state.epoch must be");
+	resume_refused(json, "\"balance\": \"quantile\"", "\"balance\": null", "options.balance");
+	resume_refused(json, "\"accumulate\": 2", "\"accumulate\": 0", "accumulate");
+	resume_refused(json, "\"steps\": 4", "\"steps\": 9223372036854775807", "options.steps");
+	resume_refused(json, "\"decay\": 0", "\"decay\": 1e300, \"x\": 0", "options.decay");
+	free(json);
+}
+
+/* The folder exists, but its checkpoint's path would be cut off, and the folder itself removed. */
+TEST(a_path_that_is_too_long_for_a_checkpoint_removes_nothing)
+{
+	char path[5000];
+
+	program_dataset();
+	size_t n = (size_t)snprintf(path, sizeof(path), "%s", scratch_path("deep"));
+	while (n < 4095) {
+		size_t part = 4095 - n - 1 < 200 ? 4095 - n - 1 : 200;
+		path[n++] = '/';
+		memset(path + n, 'd', part);
+		n += part;
+		if (4095 - n == 1)
+			break;
+	}
+	path[n] = 0;
+	FILE *script = fopen(scratch_path("run.sh"), "w");
+	fprintf(script, "exec %s " SMALL " --data %s --steps 1 --save %s\n",
+		program_path("k3_train"), scratch_path("text.k3t"), path);
+	fclose(script);
+	char command[4096];
+	snprintf(command, sizeof(command), "sh %s >/dev/null", scratch_path("run.sh"));
+	int status = system(command);
+	const char *log = scratch_log();
+	struct stat st;
+	cr_assert(WIFEXITED(status) && WEXITSTATUS(status) != 0, "%s", log);
+	cr_assert_not_null(strstr(log, "too long"), "%s", log);
+	cr_assert_eq(stat(path, &st), 0, "the folder was removed");
+}
+
+/* The shell allows files of 8 blocks only, so the plan of a step does not fit. */
+TEST(an_export_that_cannot_be_completed_leaves_no_file)
+{
+	struct program_result r = program_run("trap '' XFSZ; ulimit -f 8;", "k3_plan",
+					      "--model tiny --json %s", scratch_path("plan.json"));
+	struct stat st;
+
+	cr_assert_eq(r.status, 1, "status %d: %s", r.status, scratch_log());
+	cr_assert_neq(stat(scratch_path("plan.json"), &st), 0, "half a plan was left");
+	program_free(&r);
+}

@@ -70,6 +70,19 @@ TEST(not_a_number_fails_whatever_the_tolerance)
 	free(table);
 }
 
+TEST(an_expected_value_that_is_not_a_number_fails)
+{
+	const double got[] = { 1, 2 }, nan[] = { 1, NAN }, inf[] = { -INFINITY, 2 };
+
+	begin(NULL);
+	compare("a1", 0, got, nan, 2, 1e9);
+	compare("b1", 0, got, inf, 2, 1e9);
+	char *table = end(0, 2);
+	cr_assert(strstr(table, "expected value is not finite at 1"), "%s", table);
+	cr_assert(strstr(table, "expected value is not finite at 0"), "%s", table);
+	free(table);
+}
+
 TEST(a_tiny_tensor_gets_a_second_chance_by_the_largest_of_its_class)
 {
 	const double big[] = { 1000 }, zero[] = { 0 }, near[] = { 0.99e-4 }, off[] = { 1.01e-4 };
