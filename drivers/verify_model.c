@@ -373,12 +373,48 @@ report_uncompared(struct model_case *c)
 	}
 }
 
+/* A result that the format promises and the file lacks: a damaged file must not look complete. */
+static void
+require(struct model_case *c, const char *cls, int layer)
+{
+	char name[64];
+
+	if (layer < 0)
+		snprintf(name, sizeof(name), "%s", cls);
+	else
+		snprintf(name, sizeof(name), "%s.%d", cls, layer);
+	if (!k3_st_find(c->st, name))
+		k3_verify_missing(c->report, cls, name);
+}
+
+static void
+require_results(struct model_case *c)
+{
+	static const char *const whole[] = {"embeddings", "logits", "token_loss", "loss",
+					    "grad.embeddings"};
+	static const char *const routes[] = {"router_ids", "router_weights", "router_margin"};
+	/* with digests the gradients of the prefixes are left out */
+	const char *gradients = k3_st_metadata(c->st, "gradients");
+	bool digest = gradients && strcmp(gradients, "digest") == 0;
+
+	for (size_t i = 0; i < sizeof(whole) / sizeof(whole[0]); i++)
+		require(c, whole[i], -1);
+	for (int l = 0; l < (int)c->config.layers; l++) {
+		require(c, "prefix", l);
+		if (!digest)
+			require(c, "grad.prefix", l);
+		for (size_t i = 0; i < 3 && (uint32_t)l >= c->config.first_dense; i++)
+			require(c, routes[i], l);
+	}
+}
+
 static void
 compare_all(struct model_case *c)
 {
 	const struct k3_params *ps = &c->session.model->params;
 	char name[64];
 
+	require_results(c);
 	compare_activation(c, "embeddings", "embeddings", "embeddings", -1,
 			   c->config.vision.present ? 5e-6 : 0);
 	for (int l = 0; l < (int)c->config.layers; l++) {

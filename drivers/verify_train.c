@@ -247,12 +247,16 @@ compare_balance(struct train_case *c, size_t step)
 		if (want_count && n == c->steps * e)
 			k3_verify_compare_ints(c->report, "step.router_counts", label, (int)l,
 					       count, want_count + step * e, e);
+		else
+			k3_verify_missing(c->report, "step.router_counts", label);
 		snprintf(name, sizeof(name), "step.bias.%u", l);
 		snprintf(label, sizeof(label), "%s step %zu", name, step);
 		double *want = k3i_verify_f64(c->st, name, &n);
 		if (want && n == c->steps * e)
 			k3_verify_compare(c->report, "step.bias", label, (int)l, got,
 					  want + step * e, e, 2e-6, false);
+		else
+			k3_verify_missing(c->report, "step.bias", label);
 		free(want);
 		free(want_count);
 		free(got);

@@ -8,7 +8,6 @@ enum { CHUNK_BYTES = 1 << 16 };
 struct chunk {
 	struct chunk *next;
 	size_t used, cap;
-	void *adopted; /* a block that was taken over, then used and cap are 0 */
 };
 
 struct k3_arena {
@@ -30,7 +29,6 @@ k3i_arena_destroy(struct k3_arena *arena)
 		return;
 	for (struct chunk *c = arena->first, *next; c; c = next) {
 		next = c->next;
-		free(c->adopted);
 		free(c);
 	}
 	free(arena);
@@ -55,22 +53,4 @@ k3i_arena_alloc(struct k3_arena *arena, size_t bytes)
 	}
 	c->used += bytes;
 	return (char *)c + chunk_head + c->used - bytes;
-}
-
-int
-k3i_arena_adopt(struct k3_arena *arena, void *block)
-{
-	struct chunk *c = calloc(1, chunk_head);
-
-	if (!c)
-		return -1;
-	c->adopted = block;
-	/* behind the first chunk, so that its free space stays in use */
-	if (arena->first) {
-		c->next = arena->first->next;
-		arena->first->next = c;
-	} else {
-		arena->first = c;
-	}
-	return 0;
 }

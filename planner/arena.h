@@ -8,6 +8,4 @@ struct k3_arena *k3i_arena_create(void);
 void k3i_arena_destroy(struct k3_arena *arena);
 /** Zeroed, aligned to 16 bytes; NULL when memory is out. */
 void *k3i_arena_alloc(struct k3_arena *arena, size_t bytes);
-/** Takes over a malloc'ed block. */
-int k3i_arena_adopt(struct k3_arena *arena, void *block);
 #endif

@@ -146,7 +146,7 @@ k3i_mesh_comms(struct k3_arena *arena, const struct k3_mesh *mesh, struct k3_com
 	return K3_OK;
 }
 
-/* Takes "key=value" up to a comma; the value of a dimension goes to *value. */
+/* Takes "key=value" of len characters into the mesh. */
 static int
 parse_pair(const char *text, size_t len, struct k3_mesh *mesh)
 {

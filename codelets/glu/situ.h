@@ -3,8 +3,8 @@
  *
  * exp and tanh are written out, as libm's calls took a tenth of a training step; these take about
  * half of that. Errors: at most 2 ulp for exp, 3 ulp for tanh. The traps: exp takes arguments that
- * are never positive and flushes to 0 below -87; tanh by exp alone would lose small arguments, which
- * have a polynomial (the one of Cephes' tanhf). */
+ * are never positive and flushes to 0 below -87; tanh by exp alone would lose small arguments,
+ * which have a polynomial (the one of Cephes' tanhf). */
 #ifndef K3_GLU_SITU_H
 #define K3_GLU_SITU_H
 #include <math.h>
@@ -18,7 +18,7 @@ k3_exp_neg(float x)
 		float f;
 		uint32_t i;
 	} power;
-	float c = x < -87.0f ? -87.0f : x;
+	float c = x >= -87.0f ? x : -87.0f;	       /* NaN must not reach the conversion */
 	int32_t n = (int32_t)(c * 1.44269504f - 0.5f); /* towards zero: nearest */
 	float f = (float)n, r = (c - f * 0.693359375f) - f * -2.12194440e-4f;
 	float p = r * 1.9841270e-4f + 1.3888889e-3f;
@@ -29,7 +29,7 @@ k3_exp_neg(float x)
 	p = p * r + 0.5f;
 	p = p * (r * r) + r + 1.0f;
 	power.i = (uint32_t)(n + 127) << 23;
-	return x < -87.0f ? 0.0f : p * power.f;
+	return x >= -87.0f ? p * power.f : x < -87.0f ? 0.0f : x;
 }
 
 static inline float
