@@ -1,5 +1,5 @@
 #!/bin/sh
-# From nothing to a small Kimi K3 that has learnt from text on this machine: about six minutes on 2 cores.
+# From nothing to a small Kimi K3 that has learnt from text on this machine: about seven minutes on 2 cores.
 #   usage: sh contrib/demo.sh [TEXT...]
 # TEXT are files or folders; the default is the licences under /usr/share/common-licenses.
 # Everything is made in build-demo; delete that folder to start again.
