@@ -96,6 +96,8 @@ submit_one(struct k3_store *store, const struct k3_plan *plan, const struct k3_t
 	task->priority = priority_for(t->priority, least, most);
 	task->flops = t->flops;
 	task->color = cl->color;
+	/* no prologue runs; this is where cost functions and the trace find the plan's task */
+	task->prologue_callback_arg = (void *)(uintptr_t)t;
 	K3_TRY(set_args(task, t, batch, hyper));
 	K3_TRY(set_data(task, store, plan, t));
 	ret = starpu_task_submit(task);
