@@ -1,6 +1,7 @@
 # The programs; what they share and what tests call is in one convenience library.
 noinst_LTLIBRARIES += drivers/libdrivers.la
 drivers_libdrivers_la_SOURCES = \
+	drivers/bench.h \
 	drivers/data_tool.c \
 	drivers/data_tool.h \
 	drivers/eval.c \

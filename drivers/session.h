@@ -2,6 +2,7 @@
 #ifndef K3_DRIVERS_SESSION_H
 #define K3_DRIVERS_SESSION_H
 #include "../common/data.h"
+#include "../planner/activations.h"
 #include "../planner/plan_cache.h"
 #include "../tasks/checkpoint.h"
 #include "../tasks/runtime.h"

@@ -51,6 +51,12 @@ make_table(struct k3_option *table, struct k3_train_options *o)
 		 "rows of a token tile: a multiple of 64, or all (all)", false},
 		{"window", "N", K3_OPT_INT, &o->window, 0, 1e9,
 		 "most tasks in flight; 0: unlimited (0)", false},
+		{"activations", "POLICY", K3_OPT_STRING, &o->activations, 0, 0,
+		 "keep, recompute, or A-B:keep,C-D:recompute by layers (keep, or what --memory "
+		 "needs)",
+		 false},
+		{"memory", "GIB", K3_OPT_REAL, &o->memory, 0, 1e9,
+		 "limit of each memory node; 0: none (0)", false},
 		{"balance", "RULE", K3_OPT_STRING, &o->balance, 0, 0,
 		 "expert balance: quantile, sign or none (quantile)", false},
 		{"init-from", "DIR|FILE", K3_OPT_STRING, &o->init_from, 0, 0,
@@ -88,8 +94,8 @@ defaults(struct k3_train_options *o)
 static bool
 is_free(const char *name)
 {
-	static const char *const names[] = {"resume",	 "stop-after", "save",
-					    "eval-data", "eval-every", "fingerprint"};
+	static const char *const names[] = {"resume",	  "stop-after",	 "save",	"eval-data",
+					    "eval-every", "fingerprint", "activations", "memory"};
 
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
 		if (strcmp(names[i], name) == 0)

@@ -52,6 +52,12 @@ now(void)
 	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+static uint64_t
+gib_bytes(double gib)
+{
+	return (uint64_t)(gib * (1u << 30));
+}
+
 static enum k3_balance_rule
 rule_of(const char *name)
 {
@@ -118,40 +124,52 @@ out:
 	return ret;
 }
 
-/* Slots do not depend on the documents, so one layout tells the bound of the run. */
+static struct k3_run_shape
+run_shape(const struct k3_train_options *o)
+{
+	return (struct k3_run_shape){(size_t)o->tokens, (uint32_t)o->accumulate,
+				     o->eval_data != NULL};
+}
+
+/* Activation policies: what was asked for, or what the limit of memory needs. */
 static int
-report_memory(struct trainer *t)
+choose_activations(struct trainer *t, struct k3_plan_options *plan)
 {
 	const struct k3_train_options *o = t->options;
-	int32_t *docs = malloc((size_t)o->tokens * sizeof(*docs));
-	struct k3_layout layout = {(size_t)o->tokens, docs};
-	struct k3_memory memory;
-	const struct k3_plan *optimizer;
-	int ret = docs ? K3_OK : K3_ENOMEM;
+	struct k3_run_shape shape = run_shape(o);
+	char *text;
+	int ret = K3_OK;
 
-	k3_memory_init(&memory, t->session.model);
-	K3_TRY(ret);
-	for (long long i = 0; i < o->tokens; i++)
-		docs[i] = 1;
-	for (int m = 0; m < (o->accumulate > 1 ? 2 : 1) + (o->eval_data ? 1 : 0); m++) {
-		bool eval = o->eval_data && m == (o->accumulate > 1 ? 2 : 1);
-		struct k3_microbatch what = {.backward = !eval, .first = m == 0, .count = !eval};
-		struct k3_plan *plan;
-		K3_TRY(k3_plan_microbatch(&plan, t->session.model, &layout, &what));
-		ret = k3_memory_add(&memory, plan);
-		if (m == 0)
-			k3_info("drivers", "plan: %zu tasks and %.4g GFLOP a microbatch",
-				plan->n_tasks, plan->flops * 1e-9);
-		k3_plan_destroy(plan);
-		K3_TRY(ret);
-	}
-	K3_TRY(k3_session_optimizer(&t->session, 0, &optimizer));
-	K3_TRY(k3_memory_add(&memory, optimizer));
+	if (o->activations)
+		K3_TRY(k3_activations_parse(plan->activations, t->config.layers, o->activations));
+	else if (o->memory > 0)
+		K3_TRY(k3_activations_choose(plan, &t->config, &shape, gib_bytes(o->memory)));
+	text = k3_activations_text(plan->activations, t->config.layers);
+	if (!text)
+		K3_TRY(K3_ENOMEM);
+	k3_info("drivers", "activations: %s", text);
+	free(text);
+out:
+	return ret;
+}
+
+/* Slots do not depend on the documents, so one layout tells the bound of the run. */
+static int
+check_memory(struct trainer *t)
+{
+	const struct k3_train_options *o = t->options;
+	const struct k3_model *model = t->session.model;
+	struct k3_run_shape shape = run_shape(o);
+	struct k3_memory memory;
+	int ret;
+
+	K3_TRY(k3_memory_run(&memory, model, &shape));
 	k3_info("drivers", "plan: at most %.1f MiB in handles",
 		(double)k3_memory_bound(&memory) / 1048576);
+	if (o->memory > 0)
+		K3_TRY(k3_plan_check_memory(&memory, gib_bytes(o->memory), model));
 out:
 	k3_memory_fini(&memory);
-	free(docs);
 	return ret;
 }
 
@@ -219,6 +237,7 @@ open_all(struct trainer *t, const char *folder)
 	plan.weight_decay = o->weight_decay;
 	plan.clip_norm = o->clip;
 	plan.fingerprint = o->fingerprint;
+	K3_TRY(choose_activations(t, &plan));
 	for (int i = 0; i < 2; i++) {
 		t->rows[i] = malloc(rows * sizeof(int32_t));
 		if (!t->rows[i])
@@ -240,7 +259,7 @@ open_all(struct trainer *t, const char *folder)
 			t->state->blas, blas);
 	if (o->eval_data)
 		K3_TRY(k3_session_check_data(&t->session, o->eval_data));
-	K3_TRY(report_memory(t));
+	K3_TRY(check_memory(t));
 	K3_TRY(start_values(t, folder));
 out:
 	return ret;

@@ -166,6 +166,8 @@ task_name(struct k3_builder *b, enum k3_op op, int layer, int tile, int group)
 		if (part[i].value >= 0 && n < sizeof(text))
 			n += (size_t)snprintf(text + n, sizeof(text) - n, " %c%d", part[i].key,
 					      part[i].value);
+	if (b->pass == K3_PASS_RECOMPUTE)
+		n += (size_t)snprintf(text + n, sizeof(text) - n, " again");
 	char *name = k3i_arena_alloc(b->plan->arena, n + 1);
 	if (!name) {
 		b->status = K3_ENOMEM;

@@ -1,5 +1,6 @@
 # Builds and checks plans: plain C, no StarPU.
 libk3_la_SOURCES += \
+	planner/activations.c \
 	planner/arena.c \
 	planner/build.c \
 	planner/cp.c \
@@ -27,6 +28,7 @@ libk3_la_SOURCES += \
 	planner/text_mla.c
 
 nobase_k3include_HEADERS += \
+	planner/activations.h \
 	planner/arena.h \
 	planner/build.h \
 	planner/kda_op.h \
