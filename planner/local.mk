@@ -3,6 +3,7 @@ libk3_la_SOURCES += \
 	planner/arena.c \
 	planner/build.c \
 	planner/cp.c \
+	planner/critical_path.c \
 	planner/fsdp.c \
 	planner/kda_op.c \
 	planner/layout.c \
@@ -29,6 +30,7 @@ libk3_la_SOURCES += \
 nobase_k3include_HEADERS += \
 	planner/arena.h \
 	planner/build.h \
+	planner/critical_path.h \
 	planner/kda_op.h \
 	planner/mesh.h \
 	planner/optimizer.h \
