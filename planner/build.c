@@ -180,10 +180,10 @@ task_name(struct k3_builder *b, enum k3_op op, int layer, int tile, int group)
 void *
 k3i_task(struct k3_builder *b, enum k3_op op, int layer, int tile, int group, size_t args_bytes)
 {
-	static max_align_t sink[64]; /* where a failed build writes its arguments */
+	void *sink = b->args_sink;
 	struct k3_plan *p = b->plan;
 
-	K3_ASSERT(args_bytes <= sizeof(sink));
+	K3_ASSERT(args_bytes <= sizeof(b->args_sink));
 	if (b->status != K3_OK ||
 	    !grow(b, (void **)&p->task, &b->cap_tasks, p->n_tasks + 1, sizeof(*p->task)))
 		return sink;

@@ -84,50 +84,6 @@ k3i_graph_next(struct k3i_graph *g, uint32_t task)
 	}
 }
 
-double
-k3_plan_critical_us(const struct k3_plan *plan)
-{
-	size_t n = plan->model->n_persist + plan->n_slots;
-	struct {
-		double writer, readers;
-	} *end = calloc(n + 1,
-			sizeof(*end)); /* chains that end in the last write, in a read since */
-	double longest = 0;
-
-	if (!end)
-		return -1;
-	for (size_t i = 0; i < plan->n_tasks; i++) {
-		const struct k3_task *t = &plan->task[i];
-		const struct k3_access *a = &plan->access[t->first_access];
-		double before = 0;
-		for (uint32_t k = 0; k < t->n_access; k++) {
-			const struct k3_datum *d = &plan->data[a[k].datum];
-			size_t h =
-				d->slot < 0 ? a[k].datum : plan->model->n_persist + (size_t)d->slot;
-			if (end[h].writer > before)
-				before = end[h].writer;
-			if ((a[k].mode & K3_W) && end[h].readers > before)
-				before = end[h].readers;
-		}
-		before += t->cost_us;
-		for (uint32_t k = 0; k < t->n_access; k++) {
-			const struct k3_datum *d = &plan->data[a[k].datum];
-			size_t h =
-				d->slot < 0 ? a[k].datum : plan->model->n_persist + (size_t)d->slot;
-			if (a[k].mode & K3_W) {
-				end[h].writer = before;
-				end[h].readers = 0;
-			} else if (before > end[h].readers) {
-				end[h].readers = before;
-			}
-		}
-		if (before > longest)
-			longest = before;
-	}
-	free(end);
-	return longest;
-}
-
 static void
 dot_task(FILE *out, const struct k3_plan *plan, size_t i)
 {

@@ -3,6 +3,7 @@
 #include <inttypes.h>
 
 #include "../common/status.h"
+#include "critical_path.h"
 #include "plan_print.h"
 
 static void
@@ -21,7 +22,7 @@ put_string(FILE *out, const char *text)
 }
 
 static void
-put_head(FILE *out, const struct k3_plan *plan)
+put_head(FILE *out, const struct k3_plan *plan, double critical_us)
 {
 	const struct k3_mesh *mesh = &plan->model->options.mesh;
 
@@ -35,8 +36,7 @@ put_head(FILE *out, const struct k3_plan *plan)
 	fprintf(out,
 		",\n\"flops\": %.9g, \"persistent_bytes\": %" PRIu64 ", \"slot_bytes\": %" PRIu64
 		", \"critical_us\": %.9g",
-		plan->flops, plan->model->persist_bytes, plan->slot_bytes,
-		k3_plan_critical_us(plan));
+		plan->flops, plan->model->persist_bytes, plan->slot_bytes, critical_us);
 	fprintf(out, ",\n\"communicators\": [");
 	for (size_t i = 0; i < plan->n_comms; i++) {
 		fprintf(out, "%s\n{\"name\": \"%s\", \"members\": [", i ? "," : "",
@@ -109,7 +109,13 @@ put_tasks(FILE *out, const struct k3_plan *plan)
 int
 k3_plan_json(FILE *out, const struct k3_plan *plan)
 {
-	put_head(out, plan);
+	struct k3_critical_path path;
+	int ret = k3_critical_path_init(&path, plan);
+
+	if (ret != K3_OK)
+		return ret;
+	put_head(out, plan, path.length_us);
+	k3_critical_path_fini(&path);
 	put_data(out, plan);
 	put_tasks(out, plan);
 	fprintf(out, "\n}\n");

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "../common/status.h"
+#include "critical_path.h"
 
 int
 k3_plan_stats_init(struct k3_plan_stats *stats, const struct k3_model *model)
@@ -73,11 +74,12 @@ add_peaks(struct k3_plan_stats *stats, const struct k3_plan *plan)
 int
 k3_plan_stats_add(struct k3_plan_stats *stats, const struct k3_plan *plan, uint64_t times)
 {
-	double critical_us = k3_plan_critical_us(plan);
+	struct k3_critical_path path;
 
-	if (critical_us < 0)
+	if (k3_critical_path_init(&path, plan) != K3_OK)
 		return K3_ENOMEM;
-	stats->critical_us += (double)times * critical_us;
+	stats->critical_us += (double)times * path.length_us;
+	k3_critical_path_fini(&path);
 	for (size_t i = 0; i < plan->n_tasks; i++) {
 		const struct k3_task *t = &plan->task[i];
 		count_task(&stats->total, t, times);

@@ -33,16 +33,12 @@ int k3_plan_stats_init(struct k3_plan_stats *stats, const struct k3_model *model
 int k3_plan_stats_add(struct k3_plan_stats *stats, const struct k3_plan *plan, uint64_t times);
 void k3_plan_stats_fini(struct k3_plan_stats *stats);
 
-/** The longest chain of tasks by cost, us; negative when memory is out. Chains are those that
- * StarPU will see. */
-double k3_plan_critical_us(const struct k3_plan *plan);
-
 /** Tab-separated table: header, then rows of (table, name, tasks, flops, bytes, cost_us); "-" where
  * a number makes no sense. */
 void k3_plan_print(FILE *out, const struct k3_plan_stats *stats, const struct k3_memory *memory);
 
 /** The plan as JSON: totals, communicators, slots, data, tasks with their accesses. @return K3_OK,
- * K3_EIO (not logged) */
+ * K3_EIO (not logged), K3_ENOMEM */
 int k3_plan_json(FILE *out, const struct k3_plan *plan);
 /** Graphviz digraph, one cluster per layer, colours by family, every edge. @return K3_OK, K3_EIO
  * (not logged), K3_ENOMEM */

@@ -12,12 +12,28 @@
 uint32_t *
 k3i_array(struct k3i_walk *w, size_t n)
 {
-	static uint32_t none[1];
-	uint32_t *a = k3i_arena_alloc(w->b->plan->arena, (n ? n : 1) * sizeof(*a));
+	struct k3_builder *b = w->b;
+	uint32_t *a = k3i_arena_alloc(b->plan->arena, (n ? n : 1) * sizeof(*a));
 
-	if (!a)
-		w->b->status = K3_ENOMEM;
-	return a ? a : none;
+	if (a)
+		return a;
+	b->status = K3_ENOMEM;
+	K3_ASSERT(n <= b->array_sink_n);
+	return b->array_sink;
+}
+
+/* An array as long as any that the walk asks for, so that it need not look at each. */
+static bool
+make_sink(struct k3i_walk *w)
+{
+	struct k3_builder *b = w->b;
+	const struct k3_params *ps = &b->model->params;
+	size_t keys = b->plan->own_first + w->n + 1, groups = w->kda_groups + w->mla_groups;
+	size_t vocabulary = ps->param[k3_params_find(ps, K3_P_HEAD, -1)].n_blocks;
+
+	b->array_sink_n = keys * groups + b->model->options.mesh.cp + vocabulary + w->nominal;
+	b->array_sink = k3i_arena_alloc(b->plan->arena, b->array_sink_n * sizeof(*b->array_sink));
+	return b->array_sink != NULL;
 }
 
 uint32_t
@@ -416,7 +432,7 @@ walk(struct k3i_walk *w)
 
 	w->layer = k3i_arena_alloc(arena, c->layers * sizeof(*w->layer));
 	w->block = k3i_arena_alloc(arena, (c->layers + 1) * sizeof(*w->block));
-	if (!w->layer || !w->block) {
+	if (!w->layer || !w->block || !make_sink(w)) {
 		w->b->status = K3_ENOMEM;
 		return;
 	}

@@ -10,7 +10,6 @@ libk3_la_SOURCES += \
 nobase_k3include_HEADERS += \
 	tasks/checkpoint.h \
 	tasks/codelets.h \
-	tasks/colors.h \
 	tasks/runtime.h \
 	tasks/store.h \
 	tasks/submit.h
