@@ -2,6 +2,7 @@
 noinst_LTLIBRARIES += drivers/libdrivers.la
 drivers_libdrivers_la_SOURCES = \
 	drivers/bench.h \
+	drivers/bench_op.c \
 	drivers/data_tool.c \
 	drivers/data_tool.h \
 	drivers/eval.c \
@@ -19,7 +20,9 @@ drivers_libdrivers_la_SOURCES = \
 	drivers/verify_report.c \
 	drivers/verify_train.c
 
-bin_PROGRAMS += k3_data k3_eval k3_plan k3_train k3_verify
+bin_PROGRAMS += k3_bench k3_data k3_eval k3_plan k3_train k3_verify
+k3_bench_SOURCES = drivers/k3_bench.c
+k3_bench_LDADD = drivers/libdrivers.la $(k3_libs)
 k3_data_SOURCES = drivers/k3_data.c
 k3_data_LDADD = drivers/libdrivers.la $(k3_libs)
 k3_eval_SOURCES = drivers/k3_eval.c
