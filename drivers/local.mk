@@ -1,6 +1,12 @@
 # The programs; what they share and what tests call is in one convenience library.
 noinst_LTLIBRARIES += drivers/libdrivers.la
 drivers_libdrivers_la_SOURCES = \
+	drivers/bench.h \
+	drivers/bench_sgemm.c \
+	drivers/bench_step.c \
+	drivers/bench_step.h \
+	drivers/bench_step_child.c \
+	drivers/bench_step_run.c \
 	drivers/data_tool.c \
 	drivers/data_tool.h \
 	drivers/eval.c \
@@ -18,7 +24,9 @@ drivers_libdrivers_la_SOURCES = \
 	drivers/verify_report.c \
 	drivers/verify_train.c
 
-bin_PROGRAMS += k3_data k3_eval k3_plan k3_train k3_verify
+bin_PROGRAMS += k3_bench k3_data k3_eval k3_plan k3_train k3_verify
+k3_bench_SOURCES = drivers/k3_bench.c
+k3_bench_LDADD = drivers/libdrivers.la $(k3_libs)
 k3_data_SOURCES = drivers/k3_data.c
 k3_data_LDADD = drivers/libdrivers.la $(k3_libs)
 k3_eval_SOURCES = drivers/k3_eval.c

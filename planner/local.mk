@@ -8,6 +8,7 @@ libk3_la_SOURCES += \
 	planner/layout.c \
 	planner/mesh.c \
 	planner/model.c \
+	planner/model_flops.c \
 	planner/optimizer.c \
 	planner/params.c \
 	planner/plan_cache.c \
@@ -31,6 +32,7 @@ nobase_k3include_HEADERS += \
 	planner/build.h \
 	planner/kda_op.h \
 	planner/mesh.h \
+	planner/model_flops.h \
 	planner/optimizer.h \
 	planner/params.h \
 	planner/plan.h \

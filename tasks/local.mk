@@ -5,7 +5,8 @@ libk3_la_SOURCES += \
 	tasks/codelets.c \
 	tasks/runtime.c \
 	tasks/store.c \
-	tasks/submit.c
+	tasks/submit.c \
+	tasks/usage.c
 
 nobase_k3include_HEADERS += \
 	tasks/checkpoint.h \
@@ -13,4 +14,5 @@ nobase_k3include_HEADERS += \
 	tasks/colors.h \
 	tasks/runtime.h \
 	tasks/store.h \
-	tasks/submit.h
+	tasks/submit.h \
+	tasks/usage.h
