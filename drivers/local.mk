@@ -3,6 +3,11 @@ noinst_LTLIBRARIES += drivers/libdrivers.la
 drivers_libdrivers_la_SOURCES = \
 	drivers/bench.h \
 	drivers/bench_op.c \
+	drivers/bench_sgemm.c \
+	drivers/bench_step.c \
+	drivers/bench_step.h \
+	drivers/bench_step_child.c \
+	drivers/bench_step_run.c \
 	drivers/data_tool.c \
 	drivers/data_tool.h \
 	drivers/eval.c \

@@ -14,6 +14,7 @@ libk3_la_SOURCES += \
 	planner/mesh.c \
 	planner/mesh_comm.h \
 	planner/model.c \
+	planner/model_flops.c \
 	planner/optimizer.c \
 	planner/optimizer.h \
 	planner/params.c \
@@ -40,6 +41,7 @@ nobase_k3include_HEADERS += \
 	planner/activations.h \
 	planner/critical_path.h \
 	planner/mesh.h \
+	planner/model_flops.h \
 	planner/params.h \
 	planner/plan.h \
 	planner/plan_cache.h \
