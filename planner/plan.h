@@ -136,6 +136,8 @@ struct k3_plan_options {
 	double adam_beta1, adam_beta2, adam_eps, weight_decay, clip_norm,
 		clip_eps;    /* all as given */
 	bool fingerprint;    /* the optimizer plan hashes loss, gradients and parameters */
+	bool cut_state;	     /* for tests: KDA state and convolution halo end at each tile, as if
+				every tile began its documents; attention is not changed */
 	struct k3_mesh mesh; /* all zero: one rank */
 };
 
