@@ -30,6 +30,7 @@ struct trainer {
 		double lr, tokens;	   /* of the step in flight, by parity */
 		struct k3_run_state after; /* run state once it is done */
 	} flight[2];
+	FILE *eval_log; /* NULL: none */
 	double last_time;
 	uint64_t saved_step; /* of the newest checkpoint of this run; 0: none */
 	int failed;
@@ -220,6 +221,22 @@ out:
 	return ret;
 }
 
+/* A resumed run goes on in the table of the one before; else the file is begun anew. */
+static int
+open_eval_log(struct trainer *t)
+{
+	const char *path = t->options->eval_log;
+
+	t->eval_log = fopen(path, t->state->step > 0 ? "a" : "w");
+	if (!t->eval_log) {
+		k3_error("drivers", "--eval-log %s: %s", path, strerror(errno));
+		return K3_EIO;
+	}
+	if (ftell(t->eval_log) == 0)
+		fputs("step\tloss_nats\taccuracy\ttokens\n", t->eval_log);
+	return K3_OK;
+}
+
 static int
 open_all(struct trainer *t, const char *folder)
 {
@@ -237,6 +254,7 @@ open_all(struct trainer *t, const char *folder)
 	plan.weight_decay = o->weight_decay;
 	plan.clip_norm = o->clip;
 	plan.fingerprint = o->fingerprint;
+	plan.cut_state = o->cut_state;
 	K3_TRY(choose_activations(t, &plan));
 	for (int i = 0; i < 2; i++) {
 		t->rows[i] = malloc(rows * sizeof(int32_t));
@@ -257,8 +275,12 @@ open_all(struct trainer *t, const char *folder)
 			"will differ "
 			"(OPENBLAS_CORETYPE)",
 			t->state->blas, blas);
+	if (o->cut_state)
+		k3_warn("drivers", "--cut-state is for tests: no state passes from tile to tile");
 	if (o->eval_data)
 		K3_TRY(k3_session_check_data(&t->session, o->eval_data));
+	if (o->eval_log)
+		K3_TRY(open_eval_log(t));
 	K3_TRY(check_memory(t));
 	K3_TRY(start_values(t, folder));
 out:
@@ -413,6 +435,15 @@ evaluate(struct trainer *t)
 	k3_info("drivers", "step %llu: held-out loss %.6g nats over %.0f labels, accuracy %.4g",
 		(unsigned long long)t->state->step, r.loss_sum / r.tokens, r.tokens,
 		r.correct / r.tokens);
+	if (t->eval_log) {
+		fprintf(t->eval_log, "%llu\t%.9g\t%.9g\t%.0f\n", (unsigned long long)t->state->step,
+			r.loss_sum / r.tokens, r.correct / r.tokens, r.tokens);
+		if (fflush(t->eval_log) != 0) {
+			k3_error("drivers", "--eval-log %s: %s", t->options->eval_log,
+				 strerror(errno));
+			K3_TRY(K3_EIO);
+		}
+	}
 	t->last_time += now() - start;
 out:
 	return ret;
@@ -523,6 +554,8 @@ out:
 		k3_error("drivers", "%s", k3_status_text(ret));
 	k3_session_close(&t.session);
 	k3_data_close(&t.data);
+	if (t.eval_log)
+		fclose(t.eval_log);
 	free(t.rows[0]);
 	free(t.rows[1]);
 	return ret == K3_OK ? 0 : status;

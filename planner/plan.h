@@ -150,8 +150,9 @@ struct k3_plan_options {
 	double adam_beta1, adam_beta2, adam_eps, weight_decay, clip_norm,
 		clip_eps; /* all as given */
 	bool fingerprint; /* the optimizer plan hashes loss, gradients and parameters */
-	uint8_t activations[K3_MAX_LAYERS]; /* enum k3_activation of each layer; see activations.h
-					     */
+	bool cut_state;	  /* for tests: KDA state and convolution halo end at each tile, as if
+			     every tile began its documents; attention is not changed */
+	uint8_t activations[K3_MAX_LAYERS]; /* enum k3_activation of each layer */
 	struct k3_mesh mesh;		    /* all zero: one rank */
 };
 
