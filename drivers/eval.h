@@ -6,7 +6,7 @@
 /** Opens a session on a checkpoint folder (config.json and weights; a folder of checkpoints: the
  * newest complete one). */
 int k3_eval_open(struct k3_session *session, const char *path, uint32_t tile_tokens,
-		 uint32_t window);
+		 const struct k3_runtime_options *runtime);
 
 /**
  * Continues a prompt byte by byte.
