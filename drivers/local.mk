@@ -12,6 +12,8 @@ drivers_libdrivers_la_SOURCES = \
 	drivers/data_tool.h \
 	drivers/eval.c \
 	drivers/eval.h \
+	drivers/plan_tool.c \
+	drivers/plan_tool.h \
 	drivers/session.c \
 	drivers/session.h \
 	drivers/train.h \

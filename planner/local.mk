@@ -11,6 +11,7 @@ libk3_la_SOURCES += \
 	planner/kda_op.c \
 	planner/kda_op.h \
 	planner/layout.c \
+	planner/memory_use.c \
 	planner/mesh.c \
 	planner/mesh_comm.h \
 	planner/model.c \
@@ -20,12 +21,16 @@ libk3_la_SOURCES += \
 	planner/params.c \
 	planner/plan_cache.c \
 	planner/plan_check.c \
+	planner/plan_dot.c \
 	planner/plan_graph.c \
 	planner/plan_graph.h \
 	planner/plan_json.c \
 	planner/plan_memory.c \
 	planner/plan_order.c \
-	planner/plan_print.c \
+	planner/plan_report.c \
+	planner/plan_size.c \
+	planner/plan_stats.c \
+	planner/plan_tsv.c \
 	planner/priority.c \
 	planner/shard.c \
 	planner/shard.h \
@@ -46,4 +51,5 @@ nobase_k3include_HEADERS += \
 	planner/plan.h \
 	planner/plan_cache.h \
 	planner/plan_check.h \
-	planner/plan_print.h
+	planner/plan_print.h \
+	planner/plan_stats.h

@@ -245,7 +245,17 @@ struct k3_microbatch {
 	bool count;	     /* expert loads are counted (training) */
 };
 
-/** Plans one microbatch. @return K3_OK, K3_ENOMEM, K3_EINVAL, K3_ESHAPE (logged). */
+/* Limits of one plan: 2^22 positions, whose tasks take about 2 GiB of the planner's memory, and
+ * 2^26 tokens, whose tables take 1 GiB. */
+enum { K3_MAX_POSITIONS = 1 << 22, K3_MAX_TOKENS = 1 << 26 };
+
+/** A lower bound of the positions that a microbatch takes; nothing is built. */
+double k3_plan_least_positions(const struct k3_model *model, size_t n_tokens, bool backward);
+/** Refuses what is sure to pass the limits, before anything is allocated for it. @return K3_OK,
+ * K3_ELIMIT (logged: the values, what is allowed and what would help) */
+int k3_plan_check_tokens(const struct k3_model *model, size_t n_tokens, bool backward);
+
+/** Plans one microbatch. @return K3_OK, K3_ENOMEM, K3_EINVAL, K3_ESHAPE, K3_ELIMIT (logged). */
 int k3_plan_microbatch(struct k3_plan **plan, const struct k3_model *model,
 		       const struct k3_layout *layout, const struct k3_microbatch *what);
 /** Plans the end of a step: norm, clip, AdamW, router bias (and fingerprint). parity: which

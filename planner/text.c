@@ -483,6 +483,8 @@ k3_plan_microbatch(struct k3_plan **plan, const struct k3_model *model,
 	int ret = k3_layout_check(layout);
 
 	*plan = NULL;
+	if (ret == K3_OK)
+		ret = k3_plan_check_tokens(model, layout->n_tokens, what->backward);
 	if (ret != K3_OK)
 		return ret;
 	if (k3i_builder_init(&b, model) == K3_OK) {
