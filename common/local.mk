@@ -58,6 +58,7 @@ nobase_k3include_HEADERS += \
 	common/op/moe.h \
 	common/op/op.h \
 	common/op/optim.h \
+	common/op/vit.h \
 	common/ops.h \
 	common/options.h \
 	common/rng.h \

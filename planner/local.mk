@@ -40,7 +40,9 @@ libk3_la_SOURCES += \
 	planner/text_ffn.c \
 	planner/text_head.c \
 	planner/text_kda.c \
-	planner/text_mla.c
+	planner/text_mla.c \
+	planner/vision_split.c \
+	planner/vision_table.c
 
 nobase_k3include_HEADERS += \
 	planner/activations.h \
@@ -52,4 +54,5 @@ nobase_k3include_HEADERS += \
 	planner/plan_cache.h \
 	planner/plan_check.h \
 	planner/plan_print.h \
-	planner/plan_stats.h
+	planner/plan_stats.h \
+	planner/vision_split.h

@@ -43,7 +43,8 @@ check_PROGRAMS += \
 	tests/test_safetensors \
 	tests/test_schedule \
 	tests/test_st_write \
-	tests/test_verify_report
+	tests/test_verify_report \
+	tests/test_vision_split
 check_LTLIBRARIES += tests/libfixture.la
 TESTS += $(check_PROGRAMS)
 else
