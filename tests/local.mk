@@ -32,9 +32,11 @@ check_PROGRAMS += \
 	tests/test_param_init \
 	tests/test_params \
 	tests/test_plan_check \
+	tests/test_plan_dot \
 	tests/test_plan_mesh \
 	tests/test_plan_order \
 	tests/test_plan_print \
+	tests/test_plan_program \
 	tests/test_rng \
 	tests/test_run_golden \
 	tests/test_run_spine \
