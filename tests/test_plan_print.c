@@ -2,9 +2,12 @@
  * configuration, and plans made by hand. */
 #include <criterion/criterion.h>
 #include <jansson.h>
+#include <malloc.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include "../common/status.h"
 #include "../planner/critical_path.h"
@@ -537,3 +540,51 @@ Test(plan_print, a_plan_that_grows_past_the_limit_is_given_up, .timeout = 60)
 	free(ids);
 	k3_model_destroy(model);
 }
+
+#ifndef __SANITIZE_ADDRESS__
+/* Bytes of address space in use. */
+static size_t
+address_space(void)
+{
+	unsigned long pages = 0;
+	FILE *in = fopen("/proc/self/statm", "r");
+
+	cr_assert(in && fscanf(in, "%lu", &pages) == 1);
+	fclose(in);
+	return pages * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+/* The walk does not look at every array that it asks for, so what it writes after a failure must
+ * land somewhere. */
+Test(plan_print, memory_that_runs_out_anywhere_in_a_plan_is_a_status, .timeout = 60)
+{
+	struct k3_plan_options o;
+	struct k3_microbatch what = {.backward = true, .first = true, .count = true};
+	struct k3_layout layout;
+	struct k3_plan *plan = NULL;
+	int ret = K3_ENOMEM, failures = 0;
+
+	k3_plan_options_init(&o);
+	o.tile_tokens = 64;
+	struct k3_model *model = case_model("cp=2,dp_shard=2", 1, &o);
+	int32_t *ids = case_documents("3000 1000", &layout.n_tokens);
+	layout.doc_ids = ids;
+	mallopt(M_MMAP_THRESHOLD, 1 << 16);
+	mallopt(M_TRIM_THRESHOLD, 1 << 16);
+	for (size_t extra = 1 << 16; ret == K3_ENOMEM; extra += 3 << 15) {
+		struct rlimit limit = {address_space() + extra, RLIM_INFINITY};
+		malloc_trim(0);
+		cr_assert_eq(setrlimit(RLIMIT_AS, &limit), 0);
+		ret = k3_plan_microbatch(&plan, model, &layout, &what);
+		limit.rlim_cur = RLIM_INFINITY;
+		cr_assert_eq(setrlimit(RLIMIT_AS, &limit), 0);
+		cr_expect_eq(plan == NULL, ret != K3_OK);
+		failures += ret != K3_OK;
+	}
+	cr_expect_eq(ret, K3_OK);
+	cr_expect_gt(failures, 20, "%d limits made it fail", failures);
+	k3_plan_destroy(plan);
+	free(ids);
+	k3_model_destroy(model);
+}
+#endif
