@@ -179,11 +179,17 @@ task_name(struct k3_builder *b, enum k3_op op, int layer, int tile, int group)
 	const char *op_name = k3_op_name(op);
 	size_t n = strlen(op_name);
 
-	K3_ASSERT(n + 3 * 13 < sizeof(text));
+	static const char again[] = " again";
+
+	K3_ASSERT(n + 3 * 13 + sizeof(again) < sizeof(text));
 	memcpy(text, op_name, n);
 	n = put_number(text, n, 'l', layer);
 	n = put_number(text, n, 't', tile);
 	n = put_number(text, n, 'g', group);
+	if (b->pass == K3_PASS_RECOMPUTE) {
+		memcpy(text + n, again, sizeof(again) - 1);
+		n += sizeof(again) - 1;
+	}
 	char *name = k3i_arena_alloc(b->plan->arena, n + 1);
 	if (!name) {
 		b->status = K3_ENOMEM;

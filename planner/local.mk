@@ -1,5 +1,6 @@
 # Builds and checks plans: plain C, no StarPU.
 libk3_la_SOURCES += \
+	planner/activations.c \
 	planner/arena.c \
 	planner/arena.h \
 	planner/build.c \
@@ -14,6 +15,7 @@ libk3_la_SOURCES += \
 	planner/mesh.c \
 	planner/mesh_comm.h \
 	planner/model.c \
+	planner/model_flops.c \
 	planner/optimizer.c \
 	planner/optimizer.h \
 	planner/params.c \
@@ -41,8 +43,10 @@ libk3_la_SOURCES += \
 	planner/text_mla.c
 
 nobase_k3include_HEADERS += \
+	planner/activations.h \
 	planner/critical_path.h \
 	planner/mesh.h \
+	planner/model_flops.h \
 	planner/params.h \
 	planner/plan.h \
 	planner/plan_cache.h \

@@ -77,7 +77,15 @@ enum k3_pass {
 	K3_PASS_BACKWARD,
 	K3_PASS_OPTIMIZER,
 	K3_PASS_SETUP,
+	K3_PASS_RECOMPUTE, /* forward tasks again, just before a layer's backward tasks */
 	K3_N_PASSES
+};
+
+/* What a layer's forward pass leaves for its backward pass. */
+enum k3_activation {
+	K3_KEEP,     /* everything that the backward tasks read */
+	K3_RECOMPUTE /* the prefixes before and after attention, the routes and the experts' sum (of
+			latent width); the rest is computed again before the backward tasks */
 };
 
 struct k3_task {
@@ -140,9 +148,12 @@ struct k3_plan_options {
 	uint32_t bins;	  /* of the quantile rule; 0: 1000 */
 	double balance_u; /* of the sign rule; 0: 1e-3 */
 	double adam_beta1, adam_beta2, adam_eps, weight_decay, clip_norm,
-		clip_eps;    /* all as given */
-	bool fingerprint;    /* the optimizer plan hashes loss, gradients and parameters */
-	struct k3_mesh mesh; /* all zero: one rank */
+		clip_eps; /* all as given */
+	bool fingerprint; /* the optimizer plan hashes loss, gradients and parameters */
+	bool cut_state;	  /* for tests: KDA state and convolution halo end at each tile, as if
+			     every tile began its documents; attention is not changed */
+	uint8_t activations[K3_MAX_LAYERS]; /* enum k3_activation of each layer */
+	struct k3_mesh mesh;		    /* all zero: one rank */
 };
 
 /** Defaults of model.md 7: betas 0.9 0.95, eps 1e-8, weight decay 0.1, clip 1.0 with eps 1e-6,
@@ -274,5 +285,16 @@ int k3_memory_add(struct k3_memory *memory, const struct k3_plan *plan);
 /** Bound in bytes over every order that the edges allow, per memory node. */
 uint64_t k3_memory_bound(const struct k3_memory *memory);
 void k3_memory_fini(struct k3_memory *memory);
+
+/* Plans that a training run builds; documents do not matter. */
+struct k3_run_shape {
+	size_t tokens;	     /* of a microbatch */
+	uint32_t accumulate; /* microbatches of a step */
+	bool evaluates;	     /* a held-out loss between steps */
+};
+/** Memory of a run: its first microbatch, further ones, evaluation and optimizer together.
+ * @return K3_OK or what planning returned; k3_memory_fini is legal either way */
+int k3_memory_run(struct k3_memory *memory, const struct k3_model *model,
+		  const struct k3_run_shape *shape);
 
 #endif

@@ -46,9 +46,26 @@ k3i_act(struct k3i_walk *w, const char *what, int layer, size_t tile, int index,
 uint32_t
 k3i_saved(struct k3i_walk *w, const char *what, int layer, size_t tile, int index, size_t row_elems)
 {
-	return k3i_data(w->b, what, w->b->what.backward ? K3_DATA_ACT : K3_DATA_WORK, K3_F32, layer,
+	bool read = w->b->what.backward && (w->again || !k3i_recomputes(w, layer));
+
+	return k3i_data(w->b, what, read ? K3_DATA_ACT : K3_DATA_WORK, K3_F32, layer,
 			(int)(w->b->plan->own_first + tile), index, k3i_rows(w, tile), w->nominal,
 			row_elems);
+}
+
+uint32_t
+k3i_kept(struct k3i_walk *w, const char *what, int layer, size_t tile, size_t row_elems)
+{
+	return k3i_data(w->b, what, w->b->what.backward ? K3_DATA_ACT : K3_DATA_WORK, K3_F32, layer,
+			(int)(w->b->plan->own_first + tile), -1, k3i_rows(w, tile), w->nominal,
+			row_elems);
+}
+
+bool
+k3i_recomputes(const struct k3i_walk *w, int layer)
+{
+	return w->b->what.backward && layer >= 0 &&
+	       w->b->model->options.activations[layer] == K3_RECOMPUTE;
 }
 
 void
@@ -302,6 +319,28 @@ layer_fwd(struct k3i_walk *w, int l)
 	k3i_unit_close(w->b, K3_UNIT_LAYER, l, -1);
 }
 
+/* Everything between the two prefixes and the backward tasks.  The attention mix saw the blocks
+ * before this layer opened one; both prefixes, routes and the experts' sum were kept. */
+static void
+layer_again(struct k3i_walk *w, int l)
+{
+	struct k3i_layer_data *ld = &w->layer[l];
+	bool opens = (uint32_t)l % w->c->block_layers == 0;
+	struct mix_roles attn = attn_roles(l), ffn = ffn_roles(l);
+
+	w->again = true;
+	w->b->pass = K3_PASS_RECOMPUTE;
+	mix_fwd(w, &attn, w->n_blocks - opens, ld->p_in, ld->xn, ld->stat_attn, "attn_in");
+	if (w->c->is_mla[l])
+		k3i_mla_fwd(w, l, opens);
+	else
+		k3i_kda_fwd(w, l, opens);
+	mix_fwd(w, &ffn, w->n_blocks, ld->p_mid, ld->hn, ld->stat_ffn, "ffn_in");
+	k3i_ffn_again(w, l);
+	w->b->pass = K3_PASS_BACKWARD;
+	w->again = false;
+}
+
 static void
 layer_bwd(struct k3i_walk *w, int l)
 {
@@ -312,6 +351,8 @@ layer_bwd(struct k3i_walk *w, int l)
 		 *dprev = k3i_array(w, w->n);
 
 	k3i_unit_open(w->b, K3_UNIT_LAYER, l, -1);
+	if (k3i_recomputes(w, l))
+		layer_again(w, l);
 	k3i_ffn_bwd(w, l, w->dp, dh);
 	mix_bwd(w, &ffn, w->n_blocks, ld->p_mid, dh, ld->stat_ffn,
 		(const uint32_t *const[2]){w->dp, NULL}, dmid, "dprefix_mid", l);
