@@ -3,10 +3,13 @@
 #define K3_DRIVERS_EVAL_H
 #include "session.h"
 
-/** Opens a session on a checkpoint folder (config.json and weights; a folder of checkpoints: the
- * newest complete one). */
+/**
+ * Opens a session on a checkpoint folder (config.json and weights; a folder of checkpoints: the
+ * newest complete one).
+ * @param cut_state  as in k3_plan_options: for tests
+ */
 int k3_eval_open(struct k3_session *session, const char *path, uint32_t tile_tokens,
-		 uint32_t window);
+		 uint32_t window, bool cut_state);
 
 /**
  * Continues a prompt byte by byte.

@@ -50,6 +50,7 @@ main(int argc, char **argv)
 	const char *load = NULL, *data = NULL, *prompt = NULL;
 	long long tokens = 1024, bytes = 200, seed = 0, tile = 0, window = 0;
 	double temperature = 0;
+	bool cut_state = false;
 	struct k3_option table[] = {
 		{"load", "DIR", K3_OPT_STRING, &load, 0, 0,
 		 "checkpoint, or the folder above: the newest complete one", false},
@@ -68,6 +69,8 @@ main(int argc, char **argv)
 		 "rows of a token tile: a multiple of 64, or all (all)", false},
 		{"window", "N", K3_OPT_INT, &window, 0, 1e9,
 		 "most tasks in flight; 0: unlimited (0)", false},
+		{"cut-state", NULL, K3_OPT_SWITCH, &cut_state, 0, 0,
+		 "for tests: KDA's state and convolution end at each tile", false},
 	};
 	struct k3_session session = {0};
 	int first, status = 2, ret;
@@ -87,7 +90,7 @@ main(int argc, char **argv)
 				      : "one of --data and --prompt is needed");
 		K3_TRY(K3_EINVAL);
 	}
-	K3_TRY(k3_eval_open(&session, load, (uint32_t)tile, (uint32_t)window));
+	K3_TRY(k3_eval_open(&session, load, (uint32_t)tile, (uint32_t)window, cut_state));
 	if (data)
 		K3_TRY(k3_session_check_data(&session, data));
 	status = 1;

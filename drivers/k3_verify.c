@@ -16,6 +16,8 @@ main(int argc, char **argv)
 		 "checkpoint for cases that hold no weights", false},
 		{"tile-tokens", "N|all", K3_OPT_TILE, &tile, 0, 0,
 		 "rows of a token tile: a multiple of 64, or all", false},
+		{"activations", "POLICY", K3_OPT_STRING, &options.activations, 0, 0,
+		 "keep, recompute, or A-B:keep,C-D:recompute by layers (keep)", false},
 		{"forced-routing", NULL, K3_OPT_SWITCH, &options.forced_routing, 0, 0,
 		 "experts are those of the file", false},
 		{"window", "N", K3_OPT_INT, &window, 0, 1e9, "most tasks in flight; 0: unlimited",

@@ -102,7 +102,7 @@ open_data(struct k3_data *data, const struct k3_session *session, const char *pa
 		k3_error("drivers", "%s has %u tokens, the model has %u: at most that many may be",
 			 path, data->file.ids.vocab, vocab);
 		k3_data_close(data);
-		ret = K3_EINVAL;
+		K3_TRY(K3_EINVAL);
 	}
 out:
 	return ret;
@@ -112,8 +112,17 @@ int
 k3_session_check_data(const struct k3_session *session, const char *data_path)
 {
 	struct k3_data data = {0};
-	int ret = open_data(&data, session, data_path);
+	uint64_t i = 0;
+	int ret;
 
+	K3_TRY(open_data(&data, session, data_path));
+	while (i < data.file.n_tokens && !k3_k3t_counts(&data.file, i))
+		i++;
+	if (i == data.file.n_tokens) {
+		k3_error("drivers", "%s: its loss mask leaves no token to count", data_path);
+		ret = K3_EINVAL;
+	}
+out:
 	k3_data_close(&data);
 	return ret;
 }

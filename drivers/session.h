@@ -2,6 +2,7 @@
 #ifndef K3_DRIVERS_SESSION_H
 #define K3_DRIVERS_SESSION_H
 #include "../common/data.h"
+#include "../planner/activations.h"
 #include "../planner/plan_cache.h"
 #include "../tasks/checkpoint.h"
 #include "../tasks/runtime.h"
@@ -35,7 +36,7 @@ int k3_session_optimizer(struct k3_session *session, uint32_t parity, const stru
 struct k3_eval_result {
 	double loss_sum, tokens, correct; /* over counted labels */
 };
-/** Can the dataset be read, and has the model all of its tokens? */
+/** Can the dataset be read, has the model all of its tokens, and counts the loss of any? */
 int k3_session_check_data(const struct k3_session *session, const char *data_path);
 /** Loss over a dataset, once, in microbatches of `tokens`; drained. The mean is taken over labels,
  * not over batches. */

@@ -6,12 +6,14 @@
 #include "session.h"
 
 struct k3_train_options {
-	const char *model, *data, *eval_data, *init_from, *save, *resume, *balance;
+	const char *model, *data, *eval_data, *init_from, *save, *resume, *balance, *activations,
+		*eval_log;
 	long long layers, vocab; /* 0: as the preset says */
 	long long tokens, accumulate, steps, stop_after, eval_every, save_every, warmup, seed,
 		tile_tokens, window;
 	double lr, decay, weight_decay, clip;
-	bool fingerprint;
+	double memory; /* GiB of a memory node, 0: no limit */
+	bool fingerprint, cut_state;
 };
 
 /* What run.json holds besides the options. */

@@ -29,6 +29,8 @@ make_table(struct k3_option *table, struct k3_train_options *o)
 		{"eval-data", "X.k3t", K3_OPT_STRING, &o->eval_data, 0, 0, "held-out data", false},
 		{"eval-every", "N", K3_OPT_INT, &o->eval_every, 1, 1e9,
 		 "held-out loss every N steps, on stderr (at the end: always)", false},
+		{"eval-log", "FILE", K3_OPT_STRING, &o->eval_log, 0, 0,
+		 "held-out losses as a table; a resumed run adds to it", false},
 		{"tokens", "T", K3_OPT_INT, &o->tokens, 1, 1e7, "tokens of a microbatch (256)",
 		 false},
 		{"accumulate", "M", K3_OPT_INT, &o->accumulate, 1, 1e6,
@@ -51,6 +53,12 @@ make_table(struct k3_option *table, struct k3_train_options *o)
 		 "rows of a token tile: a multiple of 64, or all (all)", false},
 		{"window", "N", K3_OPT_INT, &o->window, 0, 1e9,
 		 "most tasks in flight; 0: unlimited (0)", false},
+		{"activations", "POLICY", K3_OPT_STRING, &o->activations, 0, 0,
+		 "keep, recompute, or A-B:keep,C-D:recompute by layers (keep, or what --memory "
+		 "needs)",
+		 false},
+		{"memory", "GIB", K3_OPT_REAL, &o->memory, 0, 1e9,
+		 "limit of each memory node; 0: none (0)", false},
 		{"balance", "RULE", K3_OPT_STRING, &o->balance, 0, 0,
 		 "expert balance: quantile, sign or none (quantile)", false},
 		{"init-from", "DIR|FILE", K3_OPT_STRING, &o->init_from, 0, 0,
@@ -63,6 +71,8 @@ make_table(struct k3_option *table, struct k3_train_options *o)
 		 "a checkpoint, or the folder above: the newest complete one", false},
 		{"fingerprint", NULL, K3_OPT_SWITCH, &o->fingerprint, 0, 0,
 		 "a hash over loss, gradients and parameters in each line", false},
+		{"cut-state", NULL, K3_OPT_SWITCH, &o->cut_state, 0, 0,
+		 "for tests: KDA's state and convolution end at each tile", false},
 	};
 
 	memcpy(table, all, sizeof(all));
@@ -88,8 +98,9 @@ defaults(struct k3_train_options *o)
 static bool
 is_free(const char *name)
 {
-	static const char *const names[] = {"resume",	 "stop-after", "save",
-					    "eval-data", "eval-every", "fingerprint"};
+	static const char *const names[] = {"resume",	   "stop-after",  "save",
+					    "eval-data",   "eval-every",  "eval-log",
+					    "fingerprint", "activations", "memory"};
 
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
 		if (strcmp(names[i], name) == 0)
@@ -97,11 +108,18 @@ is_free(const char *name)
 	return false;
 }
 
+/* Runs of version 0.1.0 do not know these; they have the default. */
+static bool
+is_later(const char *name)
+{
+	return strcmp(name, "eval-log") == 0 || strcmp(name, "cut-state") == 0;
+}
+
 /* A file is stored by its whole path, so that a run can be resumed from any folder. */
 static json_t *
 text_json(const struct k3_option *o)
 {
-	static const char *const paths[] = {"data", "eval-data", "save", "init-from"};
+	static const char *const paths[] = {"data", "eval-data", "save", "init-from", "eval-log"};
 	const char *text = *(const char *const *)o->target;
 	char *whole = NULL;
 
@@ -237,13 +255,15 @@ merge(struct k3_option *table, size_t n, const json_t *stored)
 		/* a stopping point belongs to the run that it ended */
 		if (strcmp(table[i].name, "stop-after") == 0)
 			continue;
+		if (!v && !table[i].given && is_later(table[i].name))
+			continue;
 		json_t *mine = value_json(&table[i]);
 		if (table[i].given && !json_equal(mine, v)) {
 			char *a = json_dumps(mine, JSON_ENCODE_ANY),
 			     *b = v ? json_dumps(v, JSON_ENCODE_ANY) : NULL;
 			k3_error("drivers",
 				 "--%s %s: the run to be resumed has %s, and only --stop-after, "
-				 "--save, --eval-data, --eval-every"
+				 "--save, --eval-data, --eval-every, --eval-log"
 				 " and --fingerprint may change",
 				 table[i].name, a ? a : "?", b ? b : "nothing");
 			free(a);
@@ -319,6 +339,10 @@ check(const struct k3_train_options *o)
 	}
 	if (o->eval_every && !o->eval_data) {
 		k3_error("drivers", "--eval-every %lld needs --eval-data", o->eval_every);
+		return K3_EINVAL;
+	}
+	if (o->eval_log && !o->eval_data) {
+		k3_error("drivers", "--eval-log %s needs --eval-data", o->eval_log);
 		return K3_EINVAL;
 	}
 	return K3_OK;

@@ -8,8 +8,9 @@
 #include "session.h"
 
 struct k3_verify_options {
-	const char *weights;  /* checkpoint for cases that hold no weights; NULL */
-	uint32_t tile_tokens; /* 0: one tile */
+	const char *weights;	 /* checkpoint for cases that hold no weights; NULL */
+	uint32_t tile_tokens;	 /* 0: one tile */
+	const char *activations; /* see activations.h; NULL: keep */
 	bool forced_routing;
 	const char *plant_fault; /* name of a tensor whose result is spoilt before the comparison;
 				    NULL */

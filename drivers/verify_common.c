@@ -132,10 +132,9 @@ static void
 take_block(double *out, const struct k3_ckpt_tensor *t, const struct k3_datum *d,
 	   const float *block)
 {
-	size_t lo = t->row0 > d->row0 ? t->row0 : d->row0;
-	size_t hi = t->row0 + t->rows < d->row0 + d->rows ? t->row0 + t->rows : d->row0 + d->rows;
+	size_t first, n = k3_params_overlap(t, d->row0, d->rows, &first);
 
-	for (size_t i = lo * d->row_elems; i < hi * d->row_elems; i++)
+	for (size_t i = first * d->row_elems; i < (first + n) * d->row_elems; i++)
 		out[i - t->row0 * d->row_elems] = (double)block[i - d->row0 * d->row_elems];
 }
 
@@ -153,7 +152,8 @@ k3i_verify_tensor(struct k3_store *store, const struct k3_ckpt_tensor *t, uint32
 	for (size_t b = 0; out && b < m->params.param[t->param].n_blocks; b++) {
 		uint32_t datum = m->param_block[t->param] + kind * m->n_blocks + (uint32_t)b;
 		const struct k3_datum *d = &m->persist[datum];
-		if (d->row0 >= t->row0 + t->rows || d->row0 + d->rows <= t->row0)
+		size_t first;
+		if (k3_params_overlap(t, d->row0, d->rows, &first) == 0)
 			continue;
 		float *block = malloc(d->bytes + 1);
 		if (!block || k3_store_datum_read(store, NULL, datum, block) != K3_OK) {

@@ -451,6 +451,9 @@ k3i_verify_model(const struct k3_st *st, const struct k3_verify_options *options
 	plan_options.tile_tokens = options->tile_tokens;
 	plan_options.balance = K3_BALANCE_NONE;
 	K3_TRY(k3i_verify_config(st, &c.config));
+	if (options->activations)
+		K3_TRY(k3_activations_parse(plan_options.activations, c.config.layers,
+					    options->activations));
 	K3_TRY(k3i_verify_metadata(st, "image_grids", JSON_ARRAY, &grids));
 	if (json_array_size(grids) > 0) {
 		k3_error("drivers", "the case has %zu images: this version runs text",

@@ -498,6 +498,9 @@ k3i_verify_train(const struct k3_st *st, const struct k3_verify_options *options
 
 	K3_TRY(k3i_verify_config(st, &c.config));
 	K3_TRY(read_settings(&c));
+	if (options->activations)
+		K3_TRY(k3_activations_parse(c.plan_options.activations, c.config.layers,
+					    options->activations));
 	size_t n = c.steps * c.accumulation;
 	c.loss_sums = calloc(n, sizeof(double));
 	c.loss = calloc(3 * c.steps, sizeof(double));

@@ -224,15 +224,13 @@ init_block(struct k3_builder *b, size_t param, uint32_t datum, uint64_t seed, bo
 	     i < b->model->params.first_tensor[param + 1]; i++) {
 		struct k3_ckpt_tensor t;
 		k3_params_tensor(&b->model->params, i, &t);
-		size_t lo = t.row0 > d->row0 ? t.row0 : d->row0;
-		size_t hi =
-			t.row0 + t.rows < d->row0 + d->rows ? t.row0 + t.rows : d->row0 + d->rows;
-		if (lo >= hi)
+		size_t first, n = k3_params_overlap(&t, d->row0, d->rows, &first);
+		if (n == 0)
 			continue;
 		part.key = k3_rng_key(t.name, seed);
-		part.first_elem = (uint64_t)(lo - t.row0) * p->cols;
-		part.offset_elems = (lo - d->row0) * p->cols;
-		part.n_elems = (hi - lo) * p->cols;
+		part.first_elem = (uint64_t)(first - t.row0) * p->cols;
+		part.offset_elems = (first - d->row0) * p->cols;
+		part.n_elems = n * p->cols;
 		init_part(b, datum, mode, part);
 		mode = K3_RW;
 	}

@@ -9,7 +9,7 @@
 
 #include <math.h>
 
-#include "colors.h"
+#include "../common/colors.h"
 
 /* Pointers of a task's buffers. */
 static void

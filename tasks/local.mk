@@ -5,12 +5,13 @@ libk3_la_SOURCES += \
 	tasks/codelets.c \
 	tasks/runtime.c \
 	tasks/store.c \
-	tasks/submit.c
+	tasks/submit.c \
+	tasks/usage.c
 
 nobase_k3include_HEADERS += \
 	tasks/checkpoint.h \
 	tasks/codelets.h \
-	tasks/colors.h \
 	tasks/runtime.h \
 	tasks/store.h \
-	tasks/submit.h
+	tasks/submit.h \
+	tasks/usage.h

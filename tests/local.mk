@@ -4,6 +4,7 @@ LDADD = tests/libfixture.la drivers/libdrivers.la $(k3_libs) $(CRITERION_LIBS)
 
 if HAVE_CRITERION
 check_PROGRAMS += \
+	tests/test_activations \
 	tests/test_balance \
 	tests/test_config \
 	tests/test_config_faults \

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 
 #include "../common/status.h"
+#include "../planner/critical_path.h"
 #include "../planner/plan_print.h"
 #include "plan_case.h"
 
@@ -49,19 +50,48 @@ count_of(const char *text, const char *part)
 	return n;
 }
 
+static void
+expect_path(const struct k3_plan *plan, double length_us, size_t n, const uint32_t *task)
+{
+	struct k3_critical_path path;
+
+	cr_assert_eq(k3_critical_path_init(&path, plan), K3_OK);
+	cr_expect_eq(path.length_us, length_us, "%g, expected %g", path.length_us, length_us);
+	cr_assert_eq(path.n, n);
+	for (size_t i = 0; i < n; i++)
+		cr_expect_eq(path.task[i], task[i], "link %zu: task %u, expected %u", i,
+			     path.task[i], task[i]);
+	k3_critical_path_fini(&path);
+}
+
 Test(plan_print, the_longest_chain_goes_through_data_and_slots, .timeout = 60)
 {
 	struct hand h;
 
 	diamond(&h);
-	cr_expect_eq(k3_plan_critical_us(&h.plan), 11101);
+	expect_path(&h.plan, 11101, 4, (uint32_t[]){0, 2, 3, 4});
 	h.data[3].slot = 3;
 	h.slot[3].bytes = 256;
 	h.plan.n_slots = 4;
 	h.access[6].datum = 2; /* d no longer reads b; its slot is its own */
-	cr_expect_eq(k3_plan_critical_us(&h.plan), 11101);
+	expect_path(&h.plan, 11101, 4, (uint32_t[]){0, 2, 3, 4});
 	h.task[1].cost_us = 50000;
-	cr_expect_eq(k3_plan_critical_us(&h.plan), 50001);
+	expect_path(&h.plan, 50001, 2, (uint32_t[]){0, 1});
+	h.plan.n_tasks = 0;
+	expect_path(&h.plan, 0, 0, NULL);
+}
+
+Test(plan_print, chains_begin_at_each_task_and_readers_do_not_wait_for_readers, .timeout = 60)
+{
+	static const double want[] = {11101, 11010, 11100, 11000, 10000};
+	double length_us[5];
+	struct hand h;
+
+	diamond(&h);
+	cr_assert_eq(k3_plan_chains(&h.plan, length_us, NULL), K3_OK);
+	for (size_t i = 0; i < 5; i++)
+		cr_expect_eq(length_us[i], want[i], "task %zu: %g, expected %g", i, length_us[i],
+			     want[i]);
 }
 
 Test(plan_print, the_picture_has_every_edge_once, .timeout = 60)

@@ -15,14 +15,26 @@ activate(float *h, const float *gu, const struct k3_glu_args *a)
 					    a->beta1, a->beta2);
 }
 
+static void
+saved_products(float *gu, const float *x, void *const *buf, const struct k3_glu_args *a)
+{
+	k3_linear_fwd(gu, 2 * a->f, 0, x, a->d, buf, &a->w1, 0, a->f, a->t);
+	k3_linear_fwd(gu + a->f, 2 * a->f, 0, x, a->d, buf, &a->w3, 0, a->f, a->t);
+}
+
+void
+k3_glu_gu_cpu_f32(void *const *buf, const struct k3_glu_args *a)
+{
+	saved_products(buf[0], buf[1], buf, a);
+}
+
 void
 k3_glu_fwd_cpu_f32(void *const *buf, const struct k3_glu_args *a)
 {
 	float *y = buf[0], *gu = buf[1], *h = buf[3];
 	const float *x = buf[2];
 
-	k3_linear_fwd(gu, 2 * a->f, 0, x, a->d, buf, &a->w1, 0, a->f, a->t);
-	k3_linear_fwd(gu + a->f, 2 * a->f, 0, x, a->d, buf, &a->w3, 0, a->f, a->t);
+	saved_products(gu, x, buf, a);
 	activate(h, gu, a);
 	if (a->p_in.n)
 		memcpy(y, buf[a->p_in.first], a->t * a->d * sizeof(*y));

@@ -45,6 +45,21 @@ activate(float *h, const float *gu, size_t n, const struct k3_expert_args *a)
 }
 
 void
+k3_expert_gu_cpu_f32(void *const *buf, const struct k3_expert_args *a)
+{
+	float *gu = buf[0];
+	const float *zs = buf[1], *w13 = buf[a->w13.first];
+	const int32_t *offs = k3_route_offs(buf[2]);
+
+	for (uint32_t e = a->e0; e < a->e1; e++) {
+		size_t from = (size_t)offs[e], n = (size_t)offs[e + 1] - from, i = e - a->e0;
+		if (n > 0)
+			product(gu + from * 2 * a->f, zs + from * a->r, w13 + i * 2 * a->f * a->r,
+				n, 2 * a->f, a->r);
+	}
+}
+
+void
 k3_expert_fwd_cpu_f32(void *const *buf, const struct k3_expert_args *a)
 {
 	float *gu = buf[0], *ys = buf[1], *work = buf[4];

@@ -18,6 +18,8 @@ struct k3_glu_args {
 	struct k3_list p_in; /* glu_fwd only */
 	struct k3_weight w1, w3, w2;
 };
+/* glu_gu, what a recomputed layer needs again: 0 W gu [t,2f]; 1 R x [t,d]; w1, w3. */
+void k3_glu_gu_cpu_f32(void *const *buf, const struct k3_glu_args *a);
 void k3_glu_fwd_cpu_f32(void *const *buf, const struct k3_glu_args *a);
 void k3_glu_bwd_dx_cpu_f32(void *const *buf, const struct k3_glu_args *a);
 void k3_glu_bwd_dw_cpu_f32(void *const *buf, const struct k3_glu_args *a);

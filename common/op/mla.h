@@ -64,18 +64,27 @@ struct k3_mla_attn_args {
 void k3_mla_attn_fwd_cpu_f32(void *const *buf, const struct k3_mla_attn_args *a);
 void k3_mla_attn_bwd_cpu_f32(void *const *buf, const struct k3_mla_attn_args *a);
 
-enum { K3_MLA_QUERY_BLOCK = 64 };
-/** Floats of the work buffer: query blocks of 64 rows against one whole key tile. */
+/* Blocks of the CPU kernels; the second-level cache holds what is at work of them. */
+enum { K3_MLA_QUERY_BLOCK = 128, K3_MLA_FWD_KEY_BLOCK = 256, K3_MLA_BWD_KEY_BLOCK = 128 };
+
+/** Floats of the work buffer: a packed key tile of one head and the state of a query block. */
 static inline size_t
 k3_mla_attn_fwd_work_floats(size_t tk_max, size_t nope, size_t rope, size_t v)
 {
-	return tk_max * (nope + rope + v) + K3_MLA_QUERY_BLOCK * (tk_max + nope + rope + 2 * v + 8);
+	size_t keys = (tk_max + 31) / 32 * 32, vp = (v + 31) / 32 * 32;
+
+	return keys * (nope + rope + vp + 1) + 16 * K3_MLA_FWD_KEY_BLOCK +
+	       K3_MLA_QUERY_BLOCK * vp + 64;
 }
+/** A key block, a query block and their scores; the size of the tile does not matter. */
 static inline size_t
 k3_mla_attn_bwd_work_floats(size_t tk_max, size_t nope, size_t rope, size_t v)
 {
-	return 2 * tk_max * (nope + rope + v) +
-	       K3_MLA_QUERY_BLOCK * (2 * tk_max + 2 * (nope + rope) + 2 * v + 8);
+	size_t kqp = (nope + rope + 31) / 32 * 32, vp = (v + 31) / 32 * 32;
+
+	(void)tk_max;
+	return K3_MLA_BWD_KEY_BLOCK * (4 * kqp + 2 * vp + 1) +
+	       K3_MLA_QUERY_BLOCK * (kqp + vp + 2 * K3_MLA_BWD_KEY_BLOCK) + 64;
 }
 
 /* mla_out_fwd:    0 W p_out [t,d] = p_in + (o * sigmoid(zg)) wo^T; 1 R zg [t,h*v]; 2 W work

@@ -110,6 +110,8 @@ struct k3_expert_args {
 	float beta1, beta2;
 	struct k3_weight w13, w2;
 };
+/* expert_gu, what a recomputed layer needs again: 0 W/RW gu [tk,2f]; 1 R zs [tk,r]; 2 R route; w13. */
+void k3_expert_gu_cpu_f32(void *const *buf, const struct k3_expert_args *a);
 void k3_expert_fwd_cpu_f32(void *const *buf, const struct k3_expert_args *a);
 void k3_expert_dgrad_cpu_f32(void *const *buf, const struct k3_expert_args *a);
 void k3_expert_wgrad_cpu_f32(void *const *buf, const struct k3_expert_args *a);
