@@ -12,6 +12,7 @@
 #include "../common/log.h"
 #include "../common/options.h"
 #include "../common/status.h"
+#include "../tasks/runtime.h"
 #include "../tests/bench/bench.h"
 #include "bench.h"
 
@@ -67,6 +68,7 @@ print_head(const struct bench *b)
 	int cpu = keep_on_one_processor();
 
 	processor_name(processor, sizeof(processor));
+	k3_runtime_warn_blas();
 	printf("family\tcase\tmodel\tshape\terror\tmedian_us\tp10_us\tp90_us\trate\tunit\tlimit\t"
 	       "limit_rate\tshare\ttarget\tverdict\n");
 #ifdef K3_HAVE_OPENBLAS
