@@ -6,6 +6,7 @@ if HAVE_CRITERION
 check_PROGRAMS += \
 	tests/test_activations \
 	tests/test_balance \
+	tests/test_bench_op \
 	tests/test_config \
 	tests/test_config_faults \
 	tests/test_config_json \
