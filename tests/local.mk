@@ -46,6 +46,7 @@ check_PROGRAMS += \
 	tests/test_safetensors \
 	tests/test_schedule \
 	tests/test_st_write \
+	tests/test_vec \
 	tests/test_verify_report
 check_LTLIBRARIES += tests/libfixture.la
 TESTS += $(check_PROGRAMS)
