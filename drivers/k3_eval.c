@@ -48,8 +48,7 @@ int
 main(int argc, char **argv)
 {
 	const char *load = NULL, *data = NULL, *prompt = NULL;
-	long long tokens = 1024, bytes = 200, seed = 0, tile = 0, window = 0,
-		  trace_tasks = 0;
+	long long tokens = 1024, bytes = 200, seed = 0, tile = 0, window = 0, trace_tasks = 0;
 	const char *trace = NULL;
 	double temperature = 0;
 	struct k3_option table[] = {

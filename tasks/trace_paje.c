@@ -163,8 +163,7 @@ k3i_trace_write_paje(struct k3_trace *trace, const char *path, struct k3i_window
 		     uint64_t *bytes)
 {
 	struct k3i_out *out = &trace->out;
-	int64_t begin = window.from,
-		end = window.to < trace->end_ns ? window.to : trace->end_ns;
+	int64_t begin = window.from, end = window.to < trace->end_ns ? window.to : trace->end_ns;
 	int32_t now_step = -1;
 
 	k3i_out_open(out, trace->part);
