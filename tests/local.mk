@@ -35,8 +35,10 @@ check_PROGRAMS += \
 	tests/test_plan_mesh \
 	tests/test_plan_order \
 	tests/test_plan_print \
+	tests/test_recall \
 	tests/test_rng \
 	tests/test_run_golden \
+	tests/test_run_recall \
 	tests/test_run_spine \
 	tests/test_run_train \
 	tests/test_safetensors \
