@@ -39,8 +39,10 @@ check_PROGRAMS += \
 	tests/test_plan_order \
 	tests/test_plan_print \
 	tests/test_plan_program \
+	tests/test_recall \
 	tests/test_rng \
 	tests/test_run_golden \
+	tests/test_run_recall \
 	tests/test_run_spine \
 	tests/test_run_trace \
 	tests/test_run_train \
