@@ -212,15 +212,17 @@ void k3_vit_mlp_bwd_dw_cpu_f32(void *const *buf, const struct k3_vit_mlp_args *a
 /* vit_merge: final norm, mean over frames, merge of 2x2 patches: merged token (i,j) is the
  *   concatenation of its merge_h x merge_w patches, row by row (model.md 6.4).
  * vit_merge_fwd: 0 W z [m,c]
- *                1 W rstd [n]
- *                2 R x [n,d]
- *                3 R layout
+ *                1 W xf [n,d] after the norm
+ *                2 W rstd [n]
+ *                3 R x [n,d]
+ *                4 R layout
  *                norm (1,d)
  * vit_merge_bwd: 0 W dx [n,d]
- *                1 R dz [m,c]
- *                2 R x
- *                3 R rstd
- *                4 R layout
+ *                1 W dxf [n,d] gradient of xf
+ *                2 R dz [m,c]
+ *                3 R x
+ *                4 R rstd
+ *                5 R layout
  *                dnorm (1,d) W/RW; norm
  */
 struct k3_vit_merge_args {
