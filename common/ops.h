@@ -13,6 +13,7 @@
 #include "op/mla.h"
 #include "op/moe.h"
 #include "op/optim.h"
+#include "op/vit.h"
 
 #define K3_FAMILY_MAP(X) \
 	X(EMBED, "embed") X(ATTNRES, "attnres") X(KDA, "kda") X(MLA, "mla") X(MOE, "moe") X(GLU, "glu") \
@@ -74,6 +75,27 @@ enum k3_family {
 	X(MOE_COMBINE_FWD, moe_combine_fwd, MOE, k3_moe_combine_args, k3_moe_combine_fwd_cpu_f32)       \
 	X(MOE_COMBINE_BWD_DX, moe_combine_bwd_dx, MOE, k3_moe_combine_args, k3_moe_combine_bwd_dx_cpu_f32) \
 	X(MOE_COMBINE_BWD_DW, moe_combine_bwd_dw, MOE, k3_moe_combine_args, k3_moe_combine_bwd_dw_cpu_f32) \
+	X(VIT_PATCH_EMBED_FWD, vit_patch_embed_fwd, VIT, k3_vit_embed_args, k3_vit_patch_embed_fwd_cpu_f32) \
+	X(VIT_PATCH_EMBED_BWD, vit_patch_embed_bwd, VIT, k3_vit_embed_args, k3_vit_patch_embed_bwd_cpu_f32) \
+	X(VIT_QKV_FWD, vit_qkv_fwd, VIT, k3_vit_qkv_args, k3_vit_qkv_fwd_cpu_f32)                       \
+	X(VIT_QKV_BWD_DX, vit_qkv_bwd_dx, VIT, k3_vit_qkv_args, k3_vit_qkv_bwd_dx_cpu_f32)              \
+	X(VIT_QKV_BWD_DW, vit_qkv_bwd_dw, VIT, k3_vit_qkv_args, k3_vit_qkv_bwd_dw_cpu_f32)              \
+	X(VIT_ATTN_FWD, vit_attn_fwd, VIT, k3_vit_attn_args, k3_vit_attn_fwd_cpu_f32)                   \
+	X(VIT_ATTN_BWD, vit_attn_bwd, VIT, k3_vit_attn_args, k3_vit_attn_bwd_cpu_f32)                   \
+	X(VIT_OUT_FWD, vit_out_fwd, VIT, k3_vit_out_args, k3_vit_out_fwd_cpu_f32)                       \
+	X(VIT_OUT_BWD_DX, vit_out_bwd_dx, VIT, k3_vit_out_args, k3_vit_out_bwd_dx_cpu_f32)              \
+	X(VIT_OUT_BWD_DW, vit_out_bwd_dw, VIT, k3_vit_out_args, k3_vit_out_bwd_dw_cpu_f32)              \
+	X(VIT_MLP_FWD, vit_mlp_fwd, VIT, k3_vit_mlp_args, k3_vit_mlp_fwd_cpu_f32)                       \
+	X(VIT_MLP_BWD_DX, vit_mlp_bwd_dx, VIT, k3_vit_mlp_args, k3_vit_mlp_bwd_dx_cpu_f32)              \
+	X(VIT_MLP_BWD_DW, vit_mlp_bwd_dw, VIT, k3_vit_mlp_args, k3_vit_mlp_bwd_dw_cpu_f32)              \
+	X(VIT_MERGE_FWD, vit_merge_fwd, VIT, k3_vit_merge_args, k3_vit_merge_fwd_cpu_f32)               \
+	X(VIT_MERGE_BWD, vit_merge_bwd, VIT, k3_vit_merge_args, k3_vit_merge_bwd_cpu_f32)               \
+	X(VIT_PROJECT_FWD, vit_project_fwd, VIT, k3_vit_project_args, k3_vit_project_fwd_cpu_f32)       \
+	X(VIT_PROJECT_BWD_DX, vit_project_bwd_dx, VIT, k3_vit_project_args, k3_vit_project_bwd_dx_cpu_f32) \
+	X(VIT_PROJECT_BWD_DW, vit_project_bwd_dw, VIT, k3_vit_project_args, k3_vit_project_bwd_dw_cpu_f32) \
+	X(VISION_SCATTER_FWD, vision_scatter_fwd, VIT, k3_vision_scatter_args, k3_vision_scatter_fwd_cpu_f32) \
+	X(VISION_SCATTER_BWD, vision_scatter_bwd, VIT, k3_vision_scatter_args, k3_vision_scatter_bwd_cpu_f32) \
+	X(ZERO_GRADS, zero_grads, VIT, k3_zero_args, k3_zero_grads_cpu_f32)                             \
 	X(LM_HEAD_CE, lm_head_ce, LOSS, k3_lm_head_args, k3_lm_head_ce_cpu_f32)                         \
 	X(LM_HEAD_DX, lm_head_dx, LOSS, k3_lm_head_args, k3_lm_head_dx_cpu_f32)                         \
 	X(LM_HEAD_DW, lm_head_dw, LOSS, k3_lm_head_args, k3_lm_head_dw_cpu_f32)                         \
@@ -88,7 +110,8 @@ enum k3_family {
 /* Operations whose arguments come with the submission: X(enum, name, family) */
 #define K3_IO_OP_MAP(X)                 \
 	X(BATCH_LOAD, batch_load, IO)   \
-	X(STEP_LOAD, step_load, IO)
+	X(STEP_LOAD, step_load, IO)     \
+	X(VIT_LOAD, vit_load, IO)
 
 /* Communication, planned for meshes of several ranks: X(enum, name, family) */
 #define K3_COMM_OP_MAP(X)                                 \

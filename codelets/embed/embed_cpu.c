@@ -23,7 +23,7 @@ void
 k3_embed_bwd_cpu_f32(void *const *buf, const struct k3_embed_args *a)
 {
 	const float *dy = buf[0];
-	const int32_t *ids = buf[1];
+	const int32_t *ids = buf[1], *map = a->map.n ? buf[a->map.first] : NULL;
 	const struct k3_weight *w = &a->table;
 
 	for (size_t b = 0; !w->accumulate && b < w->n; b++) {
@@ -32,6 +32,8 @@ k3_embed_bwd_cpu_f32(void *const *buf, const struct k3_embed_args *a)
 		memset(buf[w->first + b], 0, rows * w->cols * sizeof(float));
 	}
 	for (size_t i = 0; i < a->t; i++) {
+		if (map && map[i] >= 0)
+			continue;
 		float *row = table_row(buf, w, (size_t)ids[i]);
 		for (size_t c = 0; c < a->d; c++)
 			row[c] += dy[i * a->d + c];

@@ -10,11 +10,13 @@
  * embed_bwd:
  *    0 R    dy [t,d]
  *    1 R    ids
+ *   map: 0..1 R i32 [t]: rows with map >= 0 were replaced by image features (vit.h) and add nothing
  *   dtable (vocab, d) W/RW: rows of absent ids get exact zeros when it writes
  *   Tokens are added in ascending order. */
 struct k3_embed_args {
 	uint32_t n_buf;
 	size_t t, d;
+	struct k3_list map; /* embed_bwd */
 	struct k3_weight table; /* table, or its gradient in embed_bwd */
 };
 void k3_embed_fwd_cpu_f32(void *const *buf, const struct k3_embed_args *a);

@@ -9,6 +9,7 @@
  *    1 W    labels i32 [t]
  *    2 W    layout i32 [k3_tile_layout_len(t)]
  *   forced: one W i32 [t,k] per MoE layer
+ *   map: 0..1 W i32 [t] merged token that replaces the row's embedding, -1: none (vit.h)
  *   layout_only = 1: buffer 0 is the layout and there is no other (a tile of another rank whose
  *   keys are attended to). */
 struct k3_batch_load_args {
@@ -16,7 +17,8 @@ struct k3_batch_load_args {
 	size_t t, row0, k;
 	uint32_t layout_only;
 	const int32_t *layout; /* of the tile; lives in the plan */
-	struct k3_list forced;
+	const int32_t *map_rows; /* [t] of the tile, in the plan; read when there is a map */
+	struct k3_list forced, map;
 };
 /** Host arrays of one microbatch of this rank; must live until the microbatch's first tasks have
  * run. */
@@ -24,6 +26,10 @@ struct k3_host_batch {
 	const int32_t *ids, *labels; /* [T] rows of the rank */
 	/* per MoE layer in order [T,k]; NULL without forced routing */
 	const int32_t *const *forced;
+	/* patches of the items, one item after the other; the bytes are pixels v of which v/255
+	 * normalised to (v/255 - 0.5) / 0.5 is meant.  One of the two, or none without images. */
+	const float *patches;
+	const uint8_t *patch_bytes;
 };
 void k3_batch_load_cpu(void *const *buf, const struct k3_batch_load_args *a,
 		       const struct k3_host_batch *batch);

@@ -103,10 +103,9 @@ void k3_vit_qkv_fwd_cpu_f32(void *const *buf, const struct k3_vit_qkv_args *a);
 void k3_vit_qkv_bwd_dx_cpu_f32(void *const *buf, const struct k3_vit_qkv_args *a);
 void k3_vit_qkv_bwd_dw_cpu_f32(void *const *buf, const struct k3_vit_qkv_args *a);
 
-/* vit_attn: softmax(scale q k^T) v, bidirectional, between parts of the same item alone; heads
- *   h0 .. h1-1 (g of them).
- * vit_attn_fwd: 0 W o [n,g hd]
- *               1 W lse [n,g]
+/* vit_attn: o = softmax(scale q k^T) v, bidirectional, between parts of the same item alone.
+ * vit_attn_fwd: 0 W o [n,dq]
+ *               1 W lse [n,h]
  *               2 R qkv [n,3dq] of the queries' tile
  *               3 R layout of it
  *               4 W work [k3_vit_attn_fwd_work_floats]
@@ -114,13 +113,13 @@ void k3_vit_qkv_bwd_dw_cpu_f32(void *const *buf, const struct k3_vit_qkv_args *a
  *               queries' own tile is one of them)
  *               klayout: as many R layouts
  * vit_attn_bwd: one pair of a query tile and a key tile
- *               0 W/RW dq [n,dq]; columns of the heads alone (init_dq = 1: written)
- *               1 W/RW dkv [nk,2dq]; columns of the heads alone (init_dkv = 1: written)
+ *               0 W/RW dq [n,dq] (init_dq = 1: written)
+ *               1 W/RW dkv [nk,2dq] (init_dkv = 1: written)
  *               2 R qkv of the queries' tile
  *               3 R qkv of the keys' tile
- *               4 R do [n,g hd]
- *               5 R lse [n,g]
- *               6 R delta [n,g]
+ *               4 R do [n,dq]
+ *               5 R lse [n,h]
+ *               6 R delta [n,h]
  *               7 R layout of the queries' tile
  *               8 R layout of the keys' tile
  *               9 W work [k3_vit_attn_bwd_work_floats]
@@ -128,8 +127,8 @@ void k3_vit_qkv_bwd_dw_cpu_f32(void *const *buf, const struct k3_vit_qkv_args *a
  */
 struct k3_vit_attn_args {
 	uint32_t n_buf;
-	size_t n, nk; /* nk: vit_attn_bwd alone */
-	size_t dq, h, h0, h1;
+	size_t n, nk; /* nk: patches of the keys' tile, vit_attn_bwd alone */
+	size_t dq, h;
 	float scale;
 	uint32_t init_dq, init_dkv;
 	struct k3_list kqkv, klayout;
@@ -150,26 +149,23 @@ k3_vit_attn_bwd_work_floats(size_t hd)
 	return K3_VIT_BLOCK * (2 * K3_VIT_BLOCK + hd + 4);
 }
 
-/* vit_out: y = x + o Wo^T; o in head groups of group_heads heads.
+/* vit_out: y = x + o Wo^T.
  * vit_out_fwd:    0 W y [n,d]
  *                 1 R x [n,d]
- *                 2 W work [n,dq]
- *                 o: list R o [n,g hd] per group
+ *                 2 R o [n,dq]
  *                 w (d,dq)
- * vit_out_bwd_dx: 0 R dy [n,d]
- *                 1 W work [n,dq]
- *                 dout: list W do per group; delta: list W delta [n,g] = rowsum(do o) per head
- *                 o: list R
+ * vit_out_bwd_dx: 0 W do [n,dq]
+ *                 1 W delta [n,h]: sum over a head's columns of do o
+ *                 2 R dy [n,d]
+ *                 3 R o
  *                 w
  * vit_out_bwd_dw: 0 R dy
- *                 1 W work [n,dq]
- *                 o: list R
+ *                 1 R o
  *                 w = gradient W/RW
  */
 struct k3_vit_out_args {
 	uint32_t n_buf;
-	size_t n, d, dq, h, group_heads;
-	struct k3_list o, dout, delta;
+	size_t n, d, dq, h;
 	struct k3_weight w;
 };
 void k3_vit_out_fwd_cpu_f32(void *const *buf, const struct k3_vit_out_args *a);
@@ -291,11 +287,27 @@ struct k3_vision_scatter_args {
 void k3_vision_scatter_fwd_cpu_f32(void *const *buf, const struct k3_vision_scatter_args *a);
 void k3_vision_scatter_bwd_cpu_f32(void *const *buf, const struct k3_vision_scatter_args *a);
 
-/* zero_grads: what a microbatch without images gives the vision parameters: 0 .. W data of
- *   elems[i] floats, exact zeros whatever the weights hold.
+/* vit_load: 0 W patches [n,pixels]; 1 W layout.  Its values come with the submission (io.h): items one
+ *   after the other, each frame by frame in raster order; without any (the placeholder of a microbatch
+ *   without images) patches are zero.
+ */
+struct k3_vit_load_args {
+	uint32_t n_buf;
+	size_t n, pixels;
+	const int32_t *layout;	   /* of the tile; lives in the plan */
+	size_t layout_len;
+	const size_t *item_patch0; /* first patch of each item in the host's array; NULL: placeholder */
+};
+struct k3_host_batch;
+void k3_vit_load_cpu(void *const *buf, const struct k3_vit_load_args *a,
+		     const struct k3_host_batch *batch);
+
+/* zero_grads: what a microbatch without images gives the vision parameters: exact zeros, whatever the
+ *   weights hold.  0 .. W/RW gradients of elems[i] floats (accumulate = 1: untouched).
  */
 struct k3_zero_args {
 	uint32_t n_buf;
+	uint32_t accumulate;
 	const size_t *elems; /* [n_buf] */
 };
 void k3_zero_grads_cpu_f32(void *const *buf, const struct k3_zero_args *a);
