@@ -11,7 +11,7 @@
 
 #include "../common/rng.h"
 #include "../common/status.h"
-#include "../tasks/colors.h"
+#include "../common/colors.h"
 #include "paje.h"
 #include "program.h"
 #include "scratch.h"
