@@ -304,6 +304,15 @@ summarise(const struct bench *b, struct k3i_step_result *r, const struct round *
 	r->plan_share = 1e3 * r->plan_s * (double)b->what->accumulate / r->median_ms;
 }
 
+static double
+machine_rate(const struct bench *b)
+{
+	k3_runtime_pause(b->session.runtime);
+	double rate = k3i_sgemm_gflop_per_s(k3_runtime_workers(b->session.runtime), sgemm_s);
+	k3_runtime_resume(b->session.runtime);
+	return rate;
+}
+
 static int
 time_rounds(struct bench *b, struct k3i_step_result *r)
 {
@@ -316,14 +325,14 @@ time_rounds(struct bench *b, struct k3i_step_result *r)
 
 	K3_TRY(run_steps(b, what->warmup, &loss));
 	b->submit_cpu_s = b->submitted = 0;
-	double before = k3i_sgemm_gflop_per_s(workers, sgemm_s);
+	double before = machine_rate(b);
 	for (size_t i = 0; i < what->rounds; i++) {
 		double begin = now(CLOCK_MONOTONIC);
 		k3_usage_begin();
 		K3_TRY(run_steps(b, what->steps, &loss));
 		k3_usage_read(&usage);
 		round[i].step_s = (now(CLOCK_MONOTONIC) - begin) / (double)what->steps;
-		double after = k3i_sgemm_gflop_per_s(workers, sgemm_s);
+		double after = machine_rate(b);
 		round[i].kernel_share = k3_usage_share(&usage);
 		round[i].sgemm = 0.5 * (before + after);
 		round[i].ratio = r->model_gflop / round[i].step_s / round[i].sgemm;
