@@ -3,6 +3,7 @@
 #define _GNU_SOURCE /* sched_setaffinity */
 #include <cblas.h>
 #include <sched.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,7 @@
 #include "../common/log.h"
 #include "../common/options.h"
 #include "../common/status.h"
+#include "../tasks/runtime.h"
 #include "../tests/bench/bench.h"
 #include "bench.h"
 
@@ -18,8 +20,9 @@ static const struct {
 	const char *name;
 	bench_family run;
 } families[] = {
-	{"glu", bench_glu},
-	{"kda", bench_kda},
+	{"embed", bench_embed}, {"attnres", bench_attnres}, {"kda", bench_kda},
+	{"mla", bench_mla},	{"moe", bench_moe},	    {"glu", bench_glu},
+	{"loss", bench_loss},	{"optim", bench_optim},
 };
 static const size_t n_families = sizeof(families) / sizeof(families[0]);
 
@@ -65,6 +68,7 @@ print_head(const struct bench *b)
 	int cpu = keep_on_one_processor();
 
 	processor_name(processor, sizeof(processor));
+	k3_runtime_warn_blas();
 	printf("family\tcase\tmodel\tshape\terror\tmedian_us\tp10_us\tp90_us\trate\tunit\tlimit\t"
 	       "limit_rate\tshare\ttarget\tverdict\n");
 #ifdef K3_HAVE_OPENBLAS
@@ -77,25 +81,26 @@ print_head(const struct bench *b)
 	       b->repeat);
 }
 
-static int
-run_families(struct bench *b, const char *wanted)
+/* Is the name a family's, or all? */
+static bool
+is_wanted(const char *name, size_t i)
 {
-	size_t ran = 0;
+	return strcmp(name, "all") == 0 || strcmp(name, families[i].name) == 0;
+}
 
-	for (size_t i = 0; i < n_families; i++)
-		if (strcmp(wanted, "all") == 0 || strcmp(wanted, families[i].name) == 0) {
-			b->family = families[i].name;
-			families[i].run(b);
-			ran++;
-		}
-	if (ran)
-		return K3_OK;
+static bool
+is_known(const char *name)
+{
 	char known[200] = "all";
-	for (size_t i = 0; i < n_families; i++)
+
+	for (size_t i = 0; i < n_families; i++) {
+		if (is_wanted(name, i))
+			return true;
 		snprintf(known + strlen(known), sizeof(known) - strlen(known), " %s",
 			 families[i].name);
-	k3_error("drivers", "unknown family %s; known: %s", wanted, known);
-	return K3_EINVAL;
+	}
+	k3_error("drivers", "unknown family %s; known: %s", name, known);
+	return false;
 }
 
 static int
@@ -110,10 +115,14 @@ run_models(struct bench *b, const char *wanted, const char *model, long long voc
 		ret = k3_config_load(&config, models[i]);
 		if (ret == K3_OK && config.vocab > vocab)
 			ret = k3_config_set_vocab(&config, vocab);
-		if (ret == K3_OK) {
-			b->model = &config;
-			ret = run_families(b, wanted);
-		}
+		if (ret != K3_OK)
+			break;
+		b->model = &config;
+		for (size_t f = 0; f < n_families; f++)
+			if (is_wanted(wanted, f)) {
+				b->family = families[f].name;
+				families[f].run(b);
+			}
 	}
 	return ret;
 }
@@ -181,6 +190,8 @@ k3_bench_op(int argc, char **argv)
 			 argc - first);
 		return 2;
 	}
+	if (!is_known(argv[first]))
+		return 2;
 	b.tokens = (size_t)tokens;
 	b.sequence = (size_t)sequence;
 	b.repeat = (size_t)repeat;

@@ -11,7 +11,12 @@
 
 /* Lines of an option table: a trace. */
 #define K3_TRACE_OPTIONS(dir, most_tasks)                                                          \
-	{"trace", "DIR", K3_OPT_STRING, dir, 0, 0,                                                 \
+	{"trace",                                                                                  \
+	 "DIR",                                                                                    \
+	 K3_OPT_STRING,                                                                            \
+	 dir,                                                                                      \
+	 0,                                                                                        \
+	 0,                                                                                        \
 	 "records all tasks: DIR gets k3.paje (for ViTE), tasks.tsv, summary.txt, pictures",       \
 	 false},                                                                                   \
 	{                                                                                          \

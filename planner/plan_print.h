@@ -26,8 +26,8 @@ int k3_plan_print(FILE *out, const struct k3_plan_report *report);
  *   table name kind tasks elems flops bytes cost_us critical_tasks critical_us
  *
  * "-" where a number makes no sense.  Rows by table, in this order:
- *   step    all; parameters (elems: of the whole model)
- *   pass    forward, backward, optimizer
+ *   step    all; parameters (elems: of the whole model); activations (kind: the policy)
+ *   pass    forward, backward, optimizer, recompute
  *   family  those that have tasks
  *   layer   0 .. layers-1, kind kda_dense, kda_moe, mla_dense, mla_moe; none: tasks of no layer
  *   plan    first, next, end; kind: how often it runs; tasks, and critical_us of one run
@@ -61,8 +61,9 @@ struct k3_dot_layers {
  * StarPU will see.  A solid edge hands on a value; a dashed one only orders (a place in memory is
  * used again).
  *
- * With some layers alone, a task of another layer shows only as a stub: one ellipse per layer and
- * pass for all its tasks.
+ * With some layers alone, an edge from or to a task of another layer ends in a stub of the task
+ * that is shown: text that lists the layers and passes at the other end, one stub for values and
+ * one for mere order in each direction.
  *
  * @param layers  NULL: all
  * @return K3_OK, K3_EIO (not logged), K3_ENOMEM

@@ -60,8 +60,8 @@ report_cores(const struct k3_runtime *r)
 
 /* Older OpenBLAS builds do not know newer processors and fall back to kernels that are many times
  * slower. */
-static void
-report_blas(void)
+void
+k3_runtime_warn_blas(void)
 {
 #ifdef K3_HAVE_OPENBLAS
 	const char *core = openblas_get_corename();
@@ -146,7 +146,7 @@ k3_runtime_create(struct k3_runtime **runtime, const struct k3_runtime_options *
 		return ret;
 	}
 	report_cores(r);
-	report_blas();
+	k3_runtime_warn_blas();
 	*runtime = r;
 	return K3_OK;
 }

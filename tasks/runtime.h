@@ -55,5 +55,7 @@ const char *k3_runtime_version(const struct k3_runtime *runtime);
 /** Name of the BLAS kernels in use, "" when the library does not tell: other kernels round
  * otherwise. */
 const char *k3_runtime_blas(const struct k3_runtime *runtime);
+/** Warns when OpenBLAS does not know the processor and took slow kernels; needs no runtime. */
+void k3_runtime_warn_blas(void);
 
 #endif

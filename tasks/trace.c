@@ -3,8 +3,8 @@
  * The ring and the array that sorts it are mapped once, as large as they may get; pages are touched
  * as tasks come, so a short run pays for what it uses.  Snapshots need no memory, and a signal
  * handler can take one while workers go on.  The traps: a record may change under the snapshot, so
- * its times are copied once and nothing is read again; and a handler must find a record either whole
- * or free, so the state is stored last. */
+ * its times are copied once and nothing is read again; and a handler must find a record either
+ * whole or free, so the state is stored last. */
 #include "trace_record.h"
 
 #include <errno.h>

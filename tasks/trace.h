@@ -70,8 +70,8 @@ void k3_trace_end(struct k3_trace_record *record, int worker, int64_t ready_ns, 
  */
 int k3_trace_write(struct k3_trace *trace);
 /**
- * All that there is: k3_trace_write, the summary in summary.txt and on stderr, pictures. No task may
- * be in flight.
+ * All that there is: k3_trace_write, the summary in summary.txt and on stderr, pictures. No task
+ * may be in flight.
  * @return K3_OK, K3_EIO (logged), K3_ENOMEM. A picture that can't be made is no failure.
  */
 int k3_trace_finish(struct k3_trace *trace);

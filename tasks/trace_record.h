@@ -84,7 +84,7 @@ int k3i_trace_write_paje(struct k3_trace *trace, const char *path, struct k3i_wi
 int k3i_trace_write_tsv(struct k3_trace *trace, const char *path, uint64_t *bytes);
 
 /* Only one thread may write. */
-bool k3i_trace_lock(void);  /* false: somebody else does */
+bool k3i_trace_lock(void); /* false: somebody else does */
 void k3i_trace_unlock(void);
 bool k3i_trace_lock_is_mine(void);
 int k3i_trace_signals_take(struct k3_trace *trace);
@@ -95,10 +95,10 @@ void k3i_trace_signals_return(struct k3_trace *trace);
 /* What happened while a step was the newest. */
 struct k3i_step {
 	int32_t step;
-	int64_t from, to;  /* ns */
-	int64_t kernels;   /* ns of all workers in tasks */
-	uint32_t n_tasks;  /* of this step, whenever they ran */
-	bool complete;     /* all of its tasks are here and have ended */
+	int64_t from, to; /* ns */
+	int64_t kernels;  /* ns of all workers in tasks */
+	uint32_t n_tasks; /* of this step, whenever they ran */
+	bool complete;	  /* all of its tasks are here and have ended */
 };
 /** Steps in order, malloc'ed; NULL when there are none or memory is out. */
 struct k3i_step *k3i_trace_steps(const struct k3_trace *trace, size_t *n);

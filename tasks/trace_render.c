@@ -79,7 +79,7 @@ spawn(char *const argv[])
 		status = wait_for(child);
 	if (failed || status != 0)
 		k3_info("tasks", "trace: no picture by %s: %s", argv[0],
-			failed ? strerror(failed)
+			failed	     ? strerror(failed)
 			: status < 0 ? "it crashed or took too long"
 				     : "it failed");
 	return !failed && status == 0;
@@ -95,7 +95,8 @@ png(const char *svg)
 
 	if (out && n > 4) {
 		memcpy(out + n - 4, ".png", 4);
-		char *argv[] = {"rsvg-convert", "-w", "1600", "-o", out, (char *)(uintptr_t)svg, NULL};
+		char *argv[] = {"rsvg-convert",		"-w", "1600", "-o", out,
+				(char *)(uintptr_t)svg, NULL};
 		done = spawn(argv);
 	}
 	free(out);

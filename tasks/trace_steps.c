@@ -99,9 +99,8 @@ k3i_trace_steps(const struct k3_trace *trace, size_t *n)
 	if (l.n > 0 && recorded > trace->capacity)
 		l.step[0].complete = false; /* older records of it made room */
 	for (size_t i = 0; i < kept; i++) {
-		struct k3i_step *own = trace->ring[i].state == K3I_WAITING
-					       ? of(&l, trace->ring[i].step)
-					       : NULL;
+		struct k3i_step *own =
+			trace->ring[i].state == K3I_WAITING ? of(&l, trace->ring[i].step) : NULL;
 		if (own)
 			own->complete = false;
 	}
@@ -160,8 +159,11 @@ k3i_trace_view(const struct k3_trace *trace, struct k3i_view *view)
 		if (r->step == view->step.step && r->pass == K3_PASS_FORWARD && r->layer > most)
 			most = r->layer;
 	}
-	view->layer = most < 0 ? -1 : most / 2;
-	view->forward = layer_window(trace, view->step.step, view->layer, K3_PASS_FORWARD);
+	for (int l = most / 2; l <= most && view->layer < 0; l++) {
+		view->forward = layer_window(trace, view->step.step, l, K3_PASS_FORWARD);
+		if (view->forward.to > view->forward.from)
+			view->layer = l;
+	}
 	view->backward = layer_window(trace, view->step.step, view->layer, K3_PASS_BACKWARD);
 	return view->step.to > view->step.from;
 }

@@ -143,9 +143,8 @@ collect(struct sums *x, const struct k3_trace *trace)
 		x->n_parts = 1;
 		x->whole = true;
 		if (trace->n_spans > 0)
-			*x->part = (struct k3i_step){.step = -1,
-						     .from = trace->span[0].start,
-						     .to = trace->end_ns + 1};
+			*x->part = (struct k3i_step){
+				.step = -1, .from = trace->span[0].start, .to = trace->end_ns + 1};
 	}
 	x->worker = calloc(trace->n_workers, sizeof(*x->worker));
 	x->length = malloc((trace->n_spans + 1) * sizeof(*x->length));
@@ -195,11 +194,11 @@ print_head(const struct sums *x, FILE *f)
 			x->part[x->n_parts - 1].step);
 	fprintf(f, "\nworkers x wall: kernels %.2f %%, idle %.2f %%", percent(x->kernels, all),
 		percent(x->overhead + x->starved, all));
-	fprintf(f, " = %.2f %% no task ready + %.2f %% runtime (a task was ready)\n",
+	fprintf(f, " (%.2f %% no task was ready, %.2f %% while one was)\n",
 		percent(x->starved, all), percent(x->overhead, all));
 	fprintf(f,
-		"task length ms: mean %.3f, median %.3f, p5 %.3f, p95 %.3f, longest %.3f; runtime "
-		"%.1f us a task\n",
+		"task length ms: mean %.3f, median %.3f, p5 %.3f, p95 %.3f, longest %.3f; "
+		"ready and idle %.1f us a task\n",
 		x->mean * 1e-6, rank_ms(x, 1, 2), rank_ms(x, 5, 100), rank_ms(x, 95, 100),
 		rank_ms(x, 1, 1), x->n_tasks ? ms(x->overhead) * 1e3 / (double)x->n_tasks : 0);
 	if (x->n_tasks && x->mean < 1e6)

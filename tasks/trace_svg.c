@@ -14,7 +14,7 @@
 #include "../common/colors.h"
 #include "trace_record.h"
 
-enum { WIDTH = 1600, LEFT = 70, RIGHT = 20, STRIP = 20, ROWS = 400 };
+enum { WIDTH = 1600, LEFT = 70, RIGHT = 20, STRIP = 20, ROWS = 400, LETTER = 7 };
 
 /* A time axis with its rows. */
 struct panel {
@@ -57,23 +57,23 @@ box(const struct panel *p, double x0, double x1, double y, double height, unsign
 		x0, y, x1 - x0, height, rgb, border);
 }
 
-/* Names in boxes: about 6.2 pixels a letter. */
+/* Names in boxes that are wide enough: the operation, and tile and group when they fit too. */
 static void
 label(const struct panel *p, const struct k3_trace_record *r, double x0, double x1, double y)
 {
 	unsigned rgb = k3_family_color[k3_op_family(r->op)];
 	unsigned light = 3 * (rgb >> 16 & 255) + 6 * (rgb >> 8 & 255) + (rgb & 255);
-	char name[64], part[24] = "";
-	size_t fits = (size_t)((x1 - x0 - 4) / 6.2);
+	double fits = (x1 - x0 - 4) / LETTER;
+	char name[80];
+	int n = snprintf(name, sizeof(name), "%s", k3_op_name(r->op)), plain = n;
 
-	snprintf(name, sizeof(name), "%s", k3_op_name(r->op));
-	if (r->tile >= 0 || r->group >= 0)
-		snprintf(part, sizeof(part), " %s%.0d%s%.0d", r->tile >= 0 ? "t" : "",
-			 r->tile > 0 ? r->tile : 0, r->group >= 0 ? "g" : "",
-			 r->group > 0 ? r->group : 0);
-	if (strlen(name) + strlen(part) <= fits)
-		strncat(name, part, sizeof(name) - strlen(name) - 1);
-	if (strlen(name) > fits)
+	if (r->tile >= 0)
+		n += snprintf(name + n, sizeof(name) - (size_t)n, " t%d", r->tile);
+	if (r->group >= 0)
+		n += snprintf(name + n, sizeof(name) - (size_t)n, " g%d", r->group);
+	if (n > fits)
+		name[plain] = 0;
+	if (plain > fits)
 		return;
 	text(p, (x0 + x1) / 2, y, "middle", light > 1400 ? "#000" : "#fff", name);
 }
@@ -150,7 +150,8 @@ place(const struct k3_trace_record *r)
 		return k3_op_family(r->op) == K3_FAMILY_IO ? -1 : micro + layer + 1;
 	if (r->pass == K3_PASS_BACKWARD)
 		return micro + 30000 - layer - 1;
-	return r->pass == K3_PASS_OPTIMIZER ? micro + 40000 : -1;
+	/* the norms of gradients are taken while others are still being made */
+	return r->op == K3_OP_CLIP_FACTOR || r->op == K3_OP_ADAMW_STEP ? micro + 40000 : -1;
 }
 
 static void
@@ -200,7 +201,7 @@ strip(const struct panel *p, double y, bool pass)
 		if (now >= 0) {
 			double a = x_of(p, since), b = x_of(p, time);
 			box(p, a, b, y, STRIP - 3, shade++ % 2 ? 0xdde3e9 : 0xc3ccd5, "");
-			if (b - a > 7.0 * (double)strlen(name))
+			if (b - a > LETTER * (double)strlen(name))
 				text(p, (a + b) / 2, y + 12, "middle", "#000", name);
 		}
 		now = at;
@@ -237,7 +238,7 @@ legend(const struct panel *p, double y)
 			 i < K3_N_FAMILIES ? k3_family_name((enum k3_family)i) : "idle",
 			 100 * (double)own / (double)total);
 		text(p, x + 19, y, "start", "#000", line);
-		x += 40 + 7.0 * (double)strlen(line);
+		x += 40 + LETTER * (double)strlen(line);
 	}
 }
 

@@ -318,9 +318,11 @@ report(struct bench_case *c)
 			all[i] += call->seconds[i];
 		flops += call->flops;
 		bytes += call->bytes;
-		if (c->n_calls > 1)
-			print_line(c, k3_op_name(call->op), call->seconds, call->flops, call->bytes,
-				   limit_rate, 0);
+		if (c->n_calls > 1) {
+			char name[128];
+			snprintf(name, sizeof(name), "%s/%s", c->name, k3_op_name(call->op));
+			print_line(c, name, call->seconds, call->flops, call->bytes, limit_rate, 0);
+		}
 	}
 	print_line(c, c->name, all, flops, bytes, limit_rate, c->target);
 }

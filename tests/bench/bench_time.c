@@ -101,9 +101,11 @@ prepare_triad(struct bench_case *c)
 	for (size_t i = 0; i < c->n_calls; i++)
 		bytes += c->call[i].bytes;
 	t.n = (size_t)(bytes / 12) + 1;
-	t.a = bench_random(c, t.n, -1, 1);
-	t.b = bench_random(c, t.n, -1, 1);
-	t.c = bench_random(c, t.n, -1, 1);
+	/* arrays at the same place of a page would make loads wait for stores */
+	size_t apart = (t.n + 1023) / 1024 * 1024 + 336;
+	t.a = bench_random(c, 3 * apart, -1, 1);
+	t.b = t.a + apart;
+	t.c = t.b + apart;
 	return t;
 }
 
