@@ -93,7 +93,8 @@ open_all(struct bench *b, const struct k3i_step_case *what)
 		for (size_t k = 0; k < what->doc_tokens[i]; k++)
 			b->doc[at++] = (int32_t)i + 1;
 	K3_TRY(k3_session_open(&b->session, &what->config, &what->plan,
-			       &(struct k3_runtime_options){.window = what->window}));
+			       &(struct k3_runtime_options){.window = what->window,
+							    .trace_dir = what->trace_dir}));
 out:
 	return ret;
 }
@@ -132,11 +133,13 @@ submit_step(struct bench *b)
 		const int32_t *rows = b->rows[b->step & 1] + 2 * n * m;
 		struct k3_microbatch what = {.backward = true, .first = m == 0, .count = true};
 		struct k3_host_batch batch = {rows, rows + n, NULL};
+		k3_runtime_step(b->session.runtime, (int32_t)b->step + 1, (int32_t)m);
 		K3_TRY(k3_plan_cache_get(b->session.cache, &layout, &what, b->session.clock,
 					 &plan));
 		K3_TRY(k3_submit_plan(b->session.store, plan, &batch, m == 0 ? hyper : NULL));
 		b->submitted += (double)plan->n_tasks;
 	}
+	k3_runtime_step(b->session.runtime, (int32_t)b->step + 1, -1);
 	K3_TRY(k3_session_optimizer(&b->session, (uint32_t)b->step & 1, &plan));
 	K3_TRY(k3_submit_plan(b->session.store, plan, NULL, NULL));
 	b->submitted += (double)plan->n_tasks;
