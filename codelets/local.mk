@@ -3,7 +3,6 @@ libk3_la_SOURCES += \
 	codelets/attnres/mix_norm_cpu.c \
 	codelets/embed/embed_cpu.c \
 	codelets/glu/glu_cpu.c \
-	codelets/glu/situ.h \
 	codelets/io/load_cpu.c \
 	codelets/kda/exp_neg.h \
 	codelets/kda/flush.h \
@@ -49,4 +48,12 @@ libk3_la_SOURCES += \
 	codelets/optim/grad_norm_cpu.c \
 	codelets/optim/hash_cpu.c \
 	codelets/optim/param_init_cpu.c \
-	codelets/optim/router_bias_cpu.c
+	codelets/optim/router_bias_cpu.c \
+	codelets/vec/lanes.h \
+	codelets/vec/vec.h \
+	codelets/vec/vec_act.h \
+	codelets/vec/vec_avx2_cpu.c \
+	codelets/vec/vec_avx512_cpu.c \
+	codelets/vec/vec_cpu.c \
+	codelets/vec/vec_sum.h \
+	codelets/vec/vec_table.h

@@ -39,7 +39,7 @@ static const struct k3_config presets[] = {
 		.name = "recall", TEXT_COMMON,
 		.width = 64, .vocab = 260, .layers = 2, .block_layers = 2, .heads = 2,
 		.q_rank = 32, .kv_rank = 24, .nope_dim = 16, .rope_dim = 8, .v_dim = 16,
-		.kda_heads = 2, .kda_dim = 32, .conv_taps = 4, .dense_ffn = 128, .experts = 4,
+		.kda_heads = 2, .kda_dim = 64, .conv_taps = 4, .dense_ffn = 128, .experts = 4,
 		.top_k = 2, .latent = 32, .expert_ffn = 32, .shared_experts = 2,
 	},
 	{

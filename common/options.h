@@ -9,7 +9,7 @@ enum k3_option_kind {
 	K3_OPT_STRING, /* const char ** */
 	K3_OPT_INT,    /* long long *, lo .. hi */
 	K3_OPT_REAL,   /* double *, lo .. hi, finite */
-	K3_OPT_TILE    /* long long *: a multiple of 64, or all (0) */
+	K3_OPT_TILE    /* long long *: a multiple of 64, or all, which gives 0 */
 };
 
 struct k3_option {

@@ -92,7 +92,8 @@ open_all(struct bench *b, const struct k3i_step_case *what)
 	for (size_t i = 0; i < what->n_docs; i++)
 		for (size_t k = 0; k < what->doc_tokens[i]; k++)
 			b->doc[at++] = (int32_t)i + 1;
-	K3_TRY(k3_session_open(&b->session, &what->config, &what->plan, what->window));
+	K3_TRY(k3_session_open(&b->session, &what->config, &what->plan,
+			       &(struct k3_runtime_options){.window = what->window}));
 out:
 	return ret;
 }

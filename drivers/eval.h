@@ -9,7 +9,7 @@
  * @param cut_state  as in k3_plan_options: for tests
  */
 int k3_eval_open(struct k3_session *session, const char *path, uint32_t tile_tokens,
-		 uint32_t window, bool cut_state);
+		 const struct k3_runtime_options *runtime, bool cut_state);
 
 /**
  * Continues a prompt byte by byte.

@@ -48,7 +48,8 @@ int
 main(int argc, char **argv)
 {
 	const char *load = NULL, *data = NULL, *prompt = NULL;
-	long long tokens = 1024, bytes = 200, seed = 0, tile = 0, window = 0;
+	long long tokens = 1024, bytes = 200, seed = 0, tile = 0, window = 0, trace_tasks = 0;
+	const char *trace = NULL;
 	double temperature = 0;
 	bool cut_state = false;
 	struct k3_option table[] = {
@@ -71,6 +72,7 @@ main(int argc, char **argv)
 		 "most tasks in flight; 0: unlimited (0)", false},
 		{"cut-state", NULL, K3_OPT_SWITCH, &cut_state, 0, 0,
 		 "for tests: KDA's state and convolution end at each tile", false},
+		K3_TRACE_OPTIONS(&trace, &trace_tasks),
 	};
 	struct k3_session session = {0};
 	int first, status = 2, ret;
@@ -90,7 +92,11 @@ main(int argc, char **argv)
 				      : "one of --data and --prompt is needed");
 		K3_TRY(K3_EINVAL);
 	}
-	K3_TRY(k3_eval_open(&session, load, (uint32_t)tile, (uint32_t)window, cut_state));
+	K3_TRY(k3_eval_open(&session, load, (uint32_t)tile,
+			    &(struct k3_runtime_options){.window = (uint32_t)window,
+							 .trace_dir = trace,
+							 .trace_most_tasks = (size_t)trace_tasks},
+			    cut_state));
 	if (data)
 		K3_TRY(k3_session_check_data(&session, data));
 	status = 1;
@@ -98,6 +104,7 @@ main(int argc, char **argv)
 		K3_TRY(loss(&session, data, (size_t)tokens));
 	else
 		K3_TRY(text(&session, prompt, (size_t)bytes, temperature, (uint64_t)seed));
+	K3_TRY(k3_runtime_trace_finish(session.runtime));
 	if (fflush(stdout) != 0 || ferror(stdout)) {
 		k3_error("drivers", "the result could not be written");
 		K3_TRY(K3_EIO);

@@ -11,15 +11,15 @@ enum { CACHED_PLANS = 64 };
 
 int
 k3_session_open(struct k3_session *session, const struct k3_config *config,
-		const struct k3_plan_options *options, uint32_t window)
+		const struct k3_plan_options *options, const struct k3_runtime_options *runtime)
 {
+	const struct k3_runtime_options none = {0};
 	int ret;
 
 	memset(session, 0, sizeof(*session));
 	K3_TRY(k3_model_create(&session->model, config, options));
 	K3_TRY(k3_plan_cache_create(&session->cache, session->model, CACHED_PLANS));
-	K3_TRY(k3_runtime_create(&session->runtime,
-				 &(struct k3_runtime_options){.window = window}));
+	K3_TRY(k3_runtime_create(&session->runtime, runtime ? runtime : &none));
 	K3_TRY(k3_store_create(&session->store, session->runtime, session->model));
 out:
 	if (ret != K3_OK)
@@ -48,6 +48,7 @@ k3_session_init(struct k3_session *session, uint64_t seed)
 	int ret;
 
 	K3_TRY(k3_plan_init(&plan, session->model, seed, false));
+	k3_runtime_step(session->runtime, -1, -1);
 	K3_TRY(k3_submit_plan(session->store, plan, NULL, NULL));
 out:
 	k3_runtime_drain(session->runtime);
@@ -142,6 +143,7 @@ k3_session_eval(struct k3_session *session, const char *data_path, size_t tokens
 	K3_TRY(ret);
 	K3_TRY(open_data(&data, session, data_path));
 	session->clock += 4; /* plans of training are old by now */
+	k3_runtime_step(session->runtime, -1, -1);
 	for (;;) {
 		struct k3_host_batch batch = {rows, rows + tokens, NULL};
 		K3_TRY(k3_data_next(&data, tokens, rows, rows + tokens, rows + 2 * tokens, &valid));

@@ -7,6 +7,22 @@
 #include "../tasks/checkpoint.h"
 #include "../tasks/runtime.h"
 #include "../tasks/submit.h"
+#include "../tasks/trace.h"
+
+/* Lines of an option table: a trace. */
+#define K3_TRACE_OPTIONS(dir, most_tasks)                                                          \
+	{"trace",                                                                                  \
+	 "DIR",                                                                                    \
+	 K3_OPT_STRING,                                                                            \
+	 dir,                                                                                      \
+	 0,                                                                                        \
+	 0,                                                                                        \
+	 "records all tasks: DIR gets k3.paje (for ViTE), tasks.tsv, summary.txt, pictures",       \
+	 false},                                                                                   \
+	{                                                                                          \
+		"trace-tasks", "N", K3_OPT_INT, most_tasks, 1, 1e9,                                \
+			"most tasks that a trace keeps: the newest (1048576)", false               \
+	}
 
 struct k3_session {
 	struct k3_runtime *runtime;
@@ -20,10 +36,11 @@ struct k3_session {
 /**
  * Starts StarPU, makes the model's handles. Values are not set: run k3_session_init or load a
  * checkpoint.
- * @param window  most tasks in flight, 0: unlimited
+ * @param runtime  window and trace; NULL: neither
  */
 int k3_session_open(struct k3_session *session, const struct k3_config *config,
-		    const struct k3_plan_options *options, uint32_t window);
+		    const struct k3_plan_options *options,
+		    const struct k3_runtime_options *runtime);
 /** Drains and frees; a session that is all zero is legal. */
 void k3_session_close(struct k3_session *session);
 

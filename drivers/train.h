@@ -7,10 +7,10 @@
 
 struct k3_train_options {
 	const char *model, *data, *eval_data, *init_from, *save, *resume, *balance, *activations,
-		*eval_log;
+		*eval_log, *trace;
 	long long layers, vocab; /* 0: as the preset says */
 	long long tokens, accumulate, steps, stop_after, eval_every, save_every, warmup, seed,
-		tile_tokens, window;
+		tile_tokens, window, trace_tasks;
 	double lr, decay, weight_decay, clip;
 	double memory; /* GiB of a memory node, 0: no limit */
 	bool fingerprint, cut_state;

@@ -73,6 +73,7 @@ make_table(struct k3_option *table, struct k3_train_options *o)
 		 "a hash over loss, gradients and parameters in each line", false},
 		{"cut-state", NULL, K3_OPT_SWITCH, &o->cut_state, 0, 0,
 		 "for tests: KDA's state and convolution end at each tile", false},
+		K3_TRACE_OPTIONS(&o->trace, &o->trace_tasks),
 	};
 
 	memcpy(table, all, sizeof(all));
@@ -92,6 +93,13 @@ defaults(struct k3_train_options *o)
 	o->weight_decay = 0.1;
 	o->clip = 1;
 	o->balance = "quantile";
+}
+
+/* Of this run of the program, not of the training: run.json does not hold it. */
+static bool
+is_momentary(const char *name)
+{
+	return strcmp(name, "trace") == 0 || strcmp(name, "trace-tasks") == 0;
 }
 
 /* A resumed run may say these anew. */
@@ -249,7 +257,7 @@ merge(struct k3_option *table, size_t n, const json_t *stored)
 
 	for (size_t i = 0; i < n; i++) {
 		const json_t *v = json_object_get(stored, table[i].name);
-		if (strcmp(table[i].name, "resume") == 0 ||
+		if (strcmp(table[i].name, "resume") == 0 || is_momentary(table[i].name) ||
 		    (table[i].given && is_free(table[i].name)))
 			continue;
 		/* a stopping point belongs to the run that it ended */
@@ -398,7 +406,8 @@ k3_run_state_json(const struct k3_run_state *state, const struct k3_train_option
 	json_t *root = json_object(), *o = json_object(), *s = json_object();
 
 	for (size_t i = 0; i < n; i++)
-		json_object_set_new(o, table[i].name, value_json(&table[i]));
+		if (!is_momentary(table[i].name))
+			json_object_set_new(o, table[i].name, value_json(&table[i]));
 	put_number(s, "step", state->step);
 	put_number(s, "epoch", state->position.epoch);
 	put_number(s, "document", state->position.doc);

@@ -261,7 +261,11 @@ open_all(struct trainer *t, const char *folder)
 		if (!t->rows[i])
 			K3_TRY(K3_ENOMEM);
 	}
-	K3_TRY(k3_session_open(&t->session, &t->config, &plan, (uint32_t)o->window));
+	K3_TRY(k3_session_open(
+		&t->session, &t->config, &plan,
+		&(struct k3_runtime_options){.window = (uint32_t)o->window,
+					     .trace_dir = o->trace,
+					     .trace_most_tasks = (size_t)o->trace_tasks}));
 	k3_info("drivers",
 		"k3_train %s, model %s with %llu parameters, seed %lld, data %s with %llu tokens "
 		"an epoch",
@@ -335,11 +339,13 @@ submit_step(struct trainer *t, uint64_t step)
 		struct k3_layout layout = {n, rows + 2 * n};
 		struct k3_microbatch what = {.backward = true, .first = m == 0, .count = true};
 		struct k3_host_batch batch = {rows, rows + n, NULL};
+		k3_runtime_step(t->session.runtime, (int32_t)step + 1, (int32_t)m);
 		K3_TRY(k3_plan_cache_get(t->session.cache, &layout, &what, t->session.clock,
 					 &plan));
 		K3_TRY(k3_submit_plan(t->session.store, plan, &batch, m == 0 ? hyper : NULL));
 	}
 	K3_TRY(k3_session_optimizer(&t->session, (uint32_t)step & 1, &plan));
+	k3_runtime_step(t->session.runtime, (int32_t)step + 1, -1);
 	K3_TRY(k3_submit_plan(t->session.store, plan, NULL, NULL));
 out:
 	return ret;
@@ -548,6 +554,7 @@ k3_train_run(const struct k3_train_options *options, struct k3_run_state *state,
 	status = 1;
 	K3_TRY(loop(&t));
 	report_end(&t);
+	K3_TRY(k3_runtime_trace_finish(t.session.runtime));
 	status = 0;
 out:
 	if (ret == K3_ENOMEM)

@@ -14,7 +14,7 @@ struct k3_verify_options {
 	bool forced_routing;
 	const char *plant_fault; /* name of a tensor whose result is spoilt before the comparison;
 				    NULL */
-	uint32_t window;
+	struct k3_runtime_options runtime; /* the trace of file X.safetensors goes to trace_dir/X */
 };
 
 /* One tensor's comparison; the verdict on a class is that of its worst tensor. */

@@ -1,5 +1,6 @@
-/* A plan as a picture.  The trap: a slot that is used again orders tasks of far layers, so in a
- * picture of some layers the tasks of each other layer are one stub, or nobody sees the layer. */
+/* A plan as a picture.  The trap: a payload goes to all later layers, and a slot that is used again
+ * orders tasks of far layers: drawn as nodes of their own, those layers would hide the few that are
+ * shown.  So each shown task has its own stubs, small, which say where its edges go. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,7 +18,6 @@ struct picture {
 	uint32_t *inside; /* [n_tasks] number of a shown task among the shown */
 	size_t n_inside;
 	uint8_t *leaves; /* [n_inside][n_groups] edges from a shown task into a group */
-	bool *stub;	 /* [n_groups] is there an edge from or to it? */
 };
 
 enum link { LINK_NONE, LINK_ORDER, LINK_VALUE };
@@ -94,11 +94,57 @@ task_id(char id[32], uint32_t task)
 	snprintf(id, 32, "t%u", task);
 }
 
-/* Stubs are apart for what comes in and what goes out, so that edges point down. */
+/* The groups that a task is linked to with a strength, a line per pass: "outside, layer 4-7, 9
+ * forward". */
 static void
-stub_id(char id[32], size_t group, bool out)
+put_groups(const struct picture *p, const uint8_t *link, enum link strength)
 {
-	snprintf(id, 32, "%s%zu", out ? "to" : "from", group);
+	int layers = (int)p->plan->model->config.layers;
+
+	for (int pass = 0; pass < K3_N_PASSES; pass++) {
+		const uint8_t *of = link + pass; /* of layer l: of[(l + 1) * K3_N_PASSES] */
+		bool outside = of[0] == strength, any = false;
+		if (outside)
+			fprintf(p->out, "outside");
+		for (int l = 0, last; l < layers; l = last + 1) {
+			last = l;
+			if (of[(l + 1) * K3_N_PASSES] != strength)
+				continue;
+			while (last + 1 < layers && of[(last + 2) * K3_N_PASSES] == strength)
+				last++;
+			fprintf(p->out, "%s%s%d", outside || any ? ", " : "", any ? "" : "layer ",
+				l);
+			if (last > l)
+				fprintf(p->out, "-%d", last);
+			any = true;
+		}
+		if (outside || any)
+			fprintf(p->out, " %s\\n", k3_pass_name((enum k3_pass)pass));
+	}
+}
+
+/* A task's stubs, one for values and one for mere order, with their edges. */
+static void
+put_stubs(const struct picture *p, uint32_t task, const uint8_t *link, bool out)
+{
+	for (int strength = LINK_ORDER; strength <= LINK_VALUE; strength++) {
+		const char *kind = strength == LINK_VALUE ? "value" : "order";
+		char stub[32], id[32];
+		if (!memchr(link, strength, p->n_groups))
+			continue;
+		snprintf(stub, sizeof(stub), "%s_%s%u", kind, out ? "to" : "from", task);
+		task_id(id, task);
+		/* in the cluster of its task, or it would be drawn far away */
+		if (p->plan->task[task].layer >= 0)
+			fprintf(p->out, "\tsubgraph cluster_%d { ", p->plan->task[task].layer);
+		fprintf(p->out,
+			"%s [shape=plaintext style=\"\" fontsize=8 margin=0.02 height=0.1 "
+			"fontcolor=\"%s\" label=\"",
+			stub, strength == LINK_VALUE ? "black" : "#808080");
+		put_groups(p, link, (enum link)strength);
+		fprintf(p->out, "\"];%s\n", p->plan->task[task].layer >= 0 ? " }" : "");
+		put_edge(p, out ? id : stub, out ? stub : id, strength == LINK_VALUE);
+	}
 }
 
 /* Edges into a task of the picture. */
@@ -118,52 +164,15 @@ put_incoming(struct picture *p, const struct k3i_graph *g, uint32_t task)
 			strengthen(&p->in[group_of(before)], g->pred[k].value);
 		}
 	}
-	for (size_t group = 0; group < p->n_groups; group++)
-		if (p->in[group] != LINK_NONE) {
-			p->stub[group] = true;
-			stub_id(from, group, false);
-			put_edge(p, from, to, p->in[group] == LINK_VALUE);
-		}
+	put_stubs(p, task, p->in, false);
 }
 
 static void
-put_leaving(struct picture *p)
+put_leaving(const struct picture *p)
 {
-	char from[32], to[32];
-
-	for (uint32_t i = 0; i < p->plan->n_tasks; i++) {
-		if (!shown(p, &p->plan->task[i]))
-			continue;
-		const uint8_t *leaves = p->leaves + p->inside[i] * p->n_groups;
-		task_id(from, i);
-		for (size_t group = 0; group < p->n_groups; group++)
-			if (leaves[group] != LINK_NONE) {
-				p->stub[group + p->n_groups] = true;
-				stub_id(to, group, true);
-				put_edge(p, from, to, leaves[group] == LINK_VALUE);
-			}
-	}
-}
-
-static void
-put_stubs(const struct picture *p)
-{
-	char id[32];
-
-	for (size_t i = 0; i < 2 * p->n_groups; i++) {
-		size_t group = i % p->n_groups;
-		int layer = (int)(group / K3_N_PASSES) - 1;
-		if (!p->stub[i])
-			continue;
-		stub_id(id, group, i >= p->n_groups);
-		fprintf(p->out, "\t%s [shape=ellipse style=dashed label=\"", id);
-		if (layer < 0)
-			fprintf(p->out, "no layer\\n%s\"];\n",
-				k3_pass_name((enum k3_pass)(group % K3_N_PASSES)));
-		else
-			fprintf(p->out, "layer %d\\n%s\"];\n", layer,
-				k3_pass_name((enum k3_pass)(group % K3_N_PASSES)));
-	}
+	for (uint32_t i = 0; i < p->plan->n_tasks; i++)
+		if (shown(p, &p->plan->task[i]))
+			put_stubs(p, i, p->leaves + p->inside[i] * p->n_groups, true);
 }
 
 static void
@@ -180,8 +189,8 @@ put_legend(const struct picture *p)
 		if (there[f])
 			fprintf(p->out, "<tr><td bgcolor=\"#%06x\">  </td><td>%s</td></tr>",
 				k3_family_color[f], k3_family_name((enum k3_family)f));
-	fprintf(p->out, "<tr><td>&#8594;</td><td>value</td></tr>"
-			"<tr><td>&#8674;</td><td>order only</td></tr></table>>];\n");
+	fprintf(p->out, "<tr><td>&#8212; &#8594;</td><td>value</td></tr>"
+			"<tr><td>- - &#8594;</td><td>order only</td></tr></table>>];\n");
 }
 
 static int
@@ -197,9 +206,8 @@ picture_init(struct picture *p, FILE *out, const struct k3_plan *plan,
 		.n_groups = (size_t)(last + 2) * K3_N_PASSES,
 	};
 	p->in = malloc(p->n_groups);
-	p->stub = calloc(2 * p->n_groups, sizeof(*p->stub));
 	p->inside = malloc((plan->n_tasks + 1) * sizeof(*p->inside));
-	if (!p->in || !p->stub || !p->inside)
+	if (!p->in || !p->inside)
 		return K3_ENOMEM;
 	for (size_t i = 0; i < plan->n_tasks; i++)
 		if (shown(p, &plan->task[i]))
@@ -214,7 +222,6 @@ static void
 picture_fini(struct picture *p)
 {
 	free(p->in);
-	free(p->stub);
 	free(p->inside);
 	free(p->leaves);
 }
@@ -249,7 +256,6 @@ k3_plan_dot(FILE *out, const struct k3_plan *plan, const struct k3_dot_layers *l
 	}
 	if (p.leaves)
 		put_leaving(&p);
-	put_stubs(&p);
 	put_legend(&p);
 	fprintf(out, "}\n");
 	if (ferror(out))

@@ -61,8 +61,9 @@ struct k3_dot_layers {
  * StarPU will see.  A solid edge hands on a value; a dashed one only orders (a place in memory is
  * used again).
  *
- * With some layers alone, a task of another layer shows only as a stub: one ellipse per layer and
- * pass for all its tasks.
+ * With some layers alone, an edge from or to a task of another layer ends in a stub of the task
+ * that is shown: text that lists the layers and passes at the other end, one stub for values and
+ * one for mere order in each direction.
  *
  * @param layers  NULL: all
  * @return K3_OK, K3_EIO (not logged), K3_ENOMEM

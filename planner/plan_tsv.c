@@ -20,7 +20,8 @@ k3_data_kind_name(enum k3_data_kind kind)
 const char *
 k3_pass_name(enum k3_pass pass)
 {
-	static const char *const name[K3_N_PASSES] = {"forward", "backward", "optimizer", "setup"};
+	static const char *const name[K3_N_PASSES] = {"forward", "backward", "optimizer", "setup",
+						      "recompute"};
 
 	return pass < K3_N_PASSES ? name[pass] : "unknown";
 }

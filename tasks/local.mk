@@ -6,6 +6,17 @@ libk3_la_SOURCES += \
 	tasks/runtime.c \
 	tasks/store.c \
 	tasks/submit.c \
+	tasks/trace.c \
+	tasks/trace_out.c \
+	tasks/trace_paje.c \
+	tasks/trace_record.h \
+	tasks/trace_render.c \
+	tasks/trace_signal.c \
+	tasks/trace_starpu.c \
+	tasks/trace_starpu.h \
+	tasks/trace_steps.c \
+	tasks/trace_summary.c \
+	tasks/trace_svg.c \
 	tasks/usage.c
 
 nobase_k3include_HEADERS += \
@@ -14,4 +25,5 @@ nobase_k3include_HEADERS += \
 	tasks/runtime.h \
 	tasks/store.h \
 	tasks/submit.h \
+	tasks/trace.h \
 	tasks/usage.h

@@ -16,8 +16,11 @@
 
 #include "../common/log.h"
 #include "../common/status.h"
+#include "trace_starpu.h"
 
 struct k3_runtime {
+	struct k3_trace *trace;
+	int32_t step;
 	uint32_t window, workers;
 	char version[32];
 	const char *scheduler;
@@ -112,6 +115,15 @@ k3_runtime_create(struct k3_runtime **runtime, const struct k3_runtime_options *
 		free(r);
 		return K3_ENODEV;
 	}
+	r->step = -1;
+	if (options->trace_dir)
+		ret = k3i_trace_starpu_create(&r->trace, options->trace_dir,
+					      options->trace_most_tasks);
+	if (ret != K3_OK) {
+		starpu_shutdown();
+		free(r);
+		return ret;
+	}
 	report_cores(r);
 	k3_runtime_warn_blas();
 	*runtime = r;
@@ -131,8 +143,44 @@ k3_runtime_destroy(struct k3_runtime *runtime)
 	if (!runtime)
 		return;
 	k3_runtime_drain(runtime);
+	(void)k3_runtime_trace_finish(runtime);
 	starpu_shutdown();
 	free(runtime);
+}
+
+void
+k3_runtime_step(struct k3_runtime *runtime, int32_t step, int32_t microbatch)
+{
+	runtime->step = step;
+	k3_trace_step(runtime->trace, step, microbatch);
+}
+
+int32_t
+k3_runtime_step_now(const struct k3_runtime *runtime)
+{
+	return runtime->step;
+}
+
+struct k3_trace *
+k3_runtime_trace(const struct k3_runtime *runtime)
+{
+	return runtime->trace;
+}
+
+int
+k3_runtime_trace_finish(struct k3_runtime *runtime)
+{
+	int ret = K3_OK;
+
+	if (!runtime->trace)
+		return K3_OK;
+	k3_runtime_drain(runtime);
+	starpu_pause(); /* idle workers spin: the pictures would wait for a core */
+	ret = k3_trace_finish(runtime->trace);
+	starpu_resume();
+	k3i_trace_starpu_destroy(runtime->trace);
+	runtime->trace = NULL;
+	return ret;
 }
 
 void

@@ -95,7 +95,7 @@ TEST(forced_routes_equal_the_free_ones)
 TEST(a_small_window_changes_nothing)
 {
 	cr_assert_eq(failures("text_tiny",
-			      (struct k3_verify_options){.tile_tokens = 64, .window = 4}, 11),
+			      (struct k3_verify_options){.tile_tokens = 64, .runtime.window = 4}, 11),
 		     0);
 }
 
