@@ -1,10 +1,17 @@
 # The programs; what they share and what tests call is in one convenience library.
 noinst_LTLIBRARIES += drivers/libdrivers.la
 drivers_libdrivers_la_SOURCES = \
+	drivers/bench.h \
+	drivers/bench_calibrate.c \
+	drivers/calibrate.h \
+	drivers/calibrate_machine.c \
+	drivers/calibrate_model.c \
 	drivers/data_tool.c \
 	drivers/data_tool.h \
 	drivers/eval.c \
 	drivers/eval.h \
+	drivers/serial.c \
+	drivers/serial.h \
 	drivers/session.c \
 	drivers/session.h \
 	drivers/train.h \

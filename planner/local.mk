@@ -2,11 +2,15 @@
 libk3_la_SOURCES += \
 	planner/arena.c \
 	planner/build.c \
+	planner/choose.c \
 	planner/cp.c \
 	planner/critical_path.c \
+	planner/estimate.c \
 	planner/fsdp.c \
 	planner/kda_op.c \
 	planner/layout.c \
+	planner/machine.c \
+	planner/machine_json.c \
 	planner/mesh.c \
 	planner/model.c \
 	planner/optimizer.c \
@@ -19,6 +23,7 @@ libk3_la_SOURCES += \
 	planner/plan_order.c \
 	planner/plan_print.c \
 	planner/priority.c \
+	planner/rate_fit.c \
 	planner/shard.c \
 	planner/slots.c \
 	planner/text.c \
@@ -30,8 +35,11 @@ libk3_la_SOURCES += \
 nobase_k3include_HEADERS += \
 	planner/arena.h \
 	planner/build.h \
+	planner/choose.h \
 	planner/critical_path.h \
+	planner/estimate.h \
 	planner/kda_op.h \
+	planner/machine.h \
 	planner/mesh.h \
 	planner/optimizer.h \
 	planner/params.h \
@@ -40,5 +48,6 @@ nobase_k3include_HEADERS += \
 	planner/plan_check.h \
 	planner/plan_graph.h \
 	planner/plan_print.h \
+	planner/rate_fit.h \
 	planner/shard.h \
 	planner/text.h

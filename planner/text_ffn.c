@@ -216,6 +216,19 @@ expert_flops(const struct k3_expert_args *a)
 	       (double)(a->r * a->f);
 }
 
+/* Bytes of the current task, whose first `n` buffers hold the sorted rows of all groups: a group
+ * reads or writes its own rows alone, once. */
+static double
+expert_bytes(const struct k3_builder *b, const struct k3_expert_args *a, uint32_t n)
+{
+	double share = (double)(a->e1 - a->e0) / (double)a->n_experts, sorted = 0;
+	const struct k3_task *t = b->cur;
+
+	for (uint32_t i = 0; t && i < n && i < t->n_access; i++)
+		sorted += (double)b->plan->data[b->plan->access[t->first_access + i].datum].bytes;
+	return share * sorted + k3i_moved_bytes(b, n, UINT32_MAX);
+}
+
 static void
 expert_fwd(struct k3i_walk *w, int l, size_t i, size_t g, uint32_t ys)
 {
@@ -233,7 +246,7 @@ expert_fwd(struct k3i_walk *w, int l, size_t i, size_t g, uint32_t ys)
 	k3i_work(b, w->nominal * base.k * base.f);
 	k3i_weight_block(b, &a->w13, K3_P_EXPERT_W13, l, g);
 	k3i_weight_block(b, &a->w2, K3_P_EXPERT_W2, l, g);
-	k3i_task_end(b, expert_flops(&base), 0);
+	k3i_task_end(b, expert_flops(&base), expert_bytes(b, &base, 5));
 }
 
 static void
@@ -380,7 +393,7 @@ expert_dgrad(struct k3i_walk *w, int l, size_t i, size_t g, struct grads *gr)
 	k3i_work(b, w->nominal * base.k * base.f);
 	k3i_weight_block(b, &a->w13, K3_P_EXPERT_W13, l, g);
 	k3i_weight_block(b, &a->w2, K3_P_EXPERT_W2, l, g);
-	k3i_task_end(b, expert_flops(&base), 0);
+	k3i_task_end(b, expert_flops(&base), expert_bytes(b, &base, 8));
 }
 
 static void
@@ -402,7 +415,7 @@ expert_wgrad(struct k3i_walk *w, int l, size_t i, size_t g, struct grads *gr)
 	k3i_work(b, w->nominal * base.k * (base.f + base.r));
 	k3i_grad_block(b, &a->w13, K3_P_EXPERT_W13, l, g);
 	k3i_grad_block(b, &a->w2, K3_P_EXPERT_W2, l, g);
-	k3i_task_end(b, expert_flops(&base), 0);
+	k3i_task_end(b, expert_flops(&base), expert_bytes(b, &base, 7));
 }
 
 static void

@@ -23,9 +23,8 @@ struct k3_runtime {
 	const char *scheduler;
 };
 
-/* Cores that this process may use. */
-static unsigned
-machine_cores(void)
+uint32_t
+k3_runtime_cores(void)
 {
 	hwloc_topology_t topology;
 	int n = 0;
@@ -37,13 +36,13 @@ machine_cores(void)
 	}
 	if (n <= 0)
 		n = (int)sysconf(_SC_NPROCESSORS_ONLN);
-	return n > 0 ? (unsigned)n : 1;
+	return n > 0 ? (uint32_t)n : 1;
 }
 
 static void
 report_cores(const struct k3_runtime *r)
 {
-	unsigned cores = machine_cores();
+	uint32_t cores = k3_runtime_cores();
 
 	k3_info("tasks", "StarPU %s, scheduler %s, %u CPU workers on %u cores", r->version,
 		r->scheduler, r->workers, cores);

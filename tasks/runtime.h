@@ -23,13 +23,15 @@ void k3_runtime_drain(struct k3_runtime *runtime);
 /** Holds submission back while too many tasks are in flight; called before each. */
 void k3_runtime_throttle(struct k3_runtime *runtime);
 
+/** Cores that this process may use, StarPU or not; >= 1. */
+uint32_t k3_runtime_cores(void);
 uint32_t k3_runtime_workers(const struct k3_runtime *runtime);
 /** Scheduler's name. */
 const char *k3_runtime_scheduler(const struct k3_runtime *runtime);
 /** "1.3.10" */
 const char *k3_runtime_version(const struct k3_runtime *runtime);
 /** Name of the BLAS kernels in use, "" when the library does not tell: other kernels round
- * otherwise. */
+ * otherwise. runtime may be NULL: StarPU has no part in it. */
 const char *k3_runtime_blas(const struct k3_runtime *runtime);
 
 #endif
