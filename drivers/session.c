@@ -5,21 +5,46 @@
 
 #include "../common/log.h"
 #include "../common/status.h"
+#include "../planner/choose.h"
 #include "../planner/plan_check.h"
 
 enum { CACHED_PLANS = 64 };
 
 int
+k3_session_machine(struct k3_machine *machine, const char *file)
+{
+	return k3_machine_open(machine, file, k3_runtime_blas(NULL), k3_runtime_cores());
+}
+
+int
+k3_session_choose(struct k3_plan_options *options, const struct k3_config *config, size_t tokens)
+{
+	struct k3_choice choice;
+	int ret;
+
+	K3_TRY(k3_choose(&choice, config, options, tokens));
+	k3_choice_apply(&choice, options);
+	k3_info("drivers",
+		"chosen for %u cores and %s rates: --tile-tokens %u --kda-groups %u --mla-groups "
+		"%u%s%.0u; tasks of %.3g ms on average",
+		options->machine->cores, options->machine->measured ? "measured" : "default",
+		choice.tile_tokens, choice.kda_groups, choice.mla_groups,
+		choice.expert_groups ? " --expert-groups " : "", choice.expert_groups,
+		choice.estimate.mean_task_us * 1e-3);
+out:
+	return ret;
+}
+
+int
 k3_session_open(struct k3_session *session, const struct k3_config *config,
-		const struct k3_plan_options *options, uint32_t window)
+		const struct k3_plan_options *options, const struct k3_runtime_options *runtime)
 {
 	int ret;
 
 	memset(session, 0, sizeof(*session));
 	K3_TRY(k3_model_create(&session->model, config, options));
 	K3_TRY(k3_plan_cache_create(&session->cache, session->model, CACHED_PLANS));
-	K3_TRY(k3_runtime_create(&session->runtime,
-				 &(struct k3_runtime_options){.window = window}));
+	K3_TRY(k3_runtime_create(&session->runtime, runtime));
 	K3_TRY(k3_store_create(&session->store, session->runtime, session->model));
 out:
 	if (ret != K3_OK)

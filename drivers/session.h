@@ -16,13 +16,19 @@ struct k3_session {
 	uint64_t clock;		      /* grows with each step or evaluation: age of cached plans */
 };
 
+/** The machine that costs are those of: k3_machine_open with this program's BLAS and cores. */
+int k3_session_machine(struct k3_machine *machine, const char *file);
+/** k3_choose into options, which hold the machine; says what was chosen. */
+int k3_session_choose(struct k3_plan_options *options, const struct k3_config *config,
+		      size_t tokens);
+
 /**
  * Starts StarPU, makes the model's handles. Values are not set: run k3_session_init or load a
  * checkpoint.
- * @param window  most tasks in flight, 0: unlimited
  */
 int k3_session_open(struct k3_session *session, const struct k3_config *config,
-		    const struct k3_plan_options *options, uint32_t window);
+		    const struct k3_plan_options *options,
+		    const struct k3_runtime_options *runtime);
 /** Drains and frees; a session that is all zero is legal. */
 void k3_session_close(struct k3_session *session);
 

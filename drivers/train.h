@@ -6,12 +6,13 @@
 #include "session.h"
 
 struct k3_train_options {
-	const char *model, *data, *eval_data, *init_from, *save, *resume, *balance;
+	const char *model, *data, *eval_data, *init_from, *save, *resume, *balance, *machine;
 	long long layers, vocab; /* 0: as the preset says */
 	long long tokens, accumulate, steps, stop_after, eval_every, save_every, warmup, seed,
-		tile_tokens, window;
+		tile_tokens /* K3_TILE_AUTO: chosen */, window;
+	long long kda_groups, mla_groups, expert_groups; /* 0: as the planner does, or chosen */
 	double lr, decay, weight_decay, clip;
-	bool fingerprint;
+	bool fingerprint, calibrate;
 };
 
 /* What run.json holds besides the options. */

@@ -47,8 +47,21 @@ make_table(struct k3_option *table, struct k3_train_options *o)
 		 "largest norm of the gradient; 0: no clipping (1)", false},
 		{"seed", "N", K3_OPT_INT, &o->seed, 0, 9e15,
 		 "of initial values and of the order of documents (0)", false},
-		{"tile-tokens", "N|all", K3_OPT_TILE, &o->tile_tokens, 0, 0,
-		 "rows of a token tile: a multiple of 64, or all (all)", false},
+		{"tile-tokens", "N|all|auto", K3_OPT_TILE, &o->tile_tokens, K3_TILE_AUTO, 0,
+		 "rows of a token tile: a multiple of 64, all, or chosen for this machine (all)",
+		 false},
+		{"kda-groups", "N", K3_OPT_INT, &o->kda_groups, 1, 65536,
+		 "groups that the KDA heads are cut in (2, or chosen with the tile)", false},
+		{"mla-groups", "N", K3_OPT_INT, &o->mla_groups, 1, 65536,
+		 "groups that the MLA heads are cut in (2, or chosen with the tile)", false},
+		{"expert-groups", "N", K3_OPT_INT, &o->expert_groups, 1, 65536,
+		 "groups that the experts are cut in (2 or more, or chosen with the tile)", false},
+		{"machine", "FILE", K3_OPT_STRING, &o->machine, 0, 0,
+		 "rates of the machine, from k3_bench calibrate ($K3_MACHINE, or in the user's "
+		 "configuration)",
+		 false},
+		{"calibrate", NULL, K3_OPT_SWITCH, &o->calibrate, 0, 0,
+		 "StarPU measures tasks and schedules by that, not by the plan's costs", false},
 		{"window", "N", K3_OPT_INT, &o->window, 0, 1e9,
 		 "most tasks in flight; 0: unlimited (0)", false},
 		{"balance", "RULE", K3_OPT_STRING, &o->balance, 0, 0,
@@ -88,13 +101,29 @@ defaults(struct k3_train_options *o)
 static bool
 is_free(const char *name)
 {
-	static const char *const names[] = {"resume",	 "stop-after", "save",
-					    "eval-data", "eval-every", "fingerprint"};
+	static const char *const names[] = {"resume",	   "stop-after",  "save",    "eval-data",
+					    "eval-every", "fingerprint", "machine", "calibrate"};
 
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
 		if (strcmp(names[i], name) == 0)
 			return true;
 	return false;
+}
+
+/* They belong to one start of the program, or to the machine: not taken from the run before. */
+static bool
+is_passing(const char *name)
+{
+	return strcmp(name, "resume") == 0 || strcmp(name, "stop-after") == 0 ||
+	       strcmp(name, "machine") == 0 || strcmp(name, "calibrate") == 0;
+}
+
+/* Runs of version 0.1 do not have it, and ran with its default. */
+static bool
+is_new(const char *name)
+{
+	return strcmp(name, "kda-groups") == 0 || strcmp(name, "mla-groups") == 0 ||
+	       strcmp(name, "expert-groups") == 0;
 }
 
 /* A file is stored by its whole path, so that a run can be resumed from any folder. */
@@ -123,8 +152,11 @@ value_json(const struct k3_option *o)
 		return text_json(o);
 	case K3_OPT_REAL:
 		return json_real(*(const double *)o->target);
-	case K3_OPT_INT:
 	case K3_OPT_TILE:
+		if (*(const long long *)o->target == K3_TILE_AUTO)
+			return json_string("auto");
+		/* fall through */
+	case K3_OPT_INT:
 		return json_integer(*(const long long *)o->target);
 	}
 	return json_null();
@@ -231,11 +263,8 @@ merge(struct k3_option *table, size_t n, const json_t *stored)
 
 	for (size_t i = 0; i < n; i++) {
 		const json_t *v = json_object_get(stored, table[i].name);
-		if (strcmp(table[i].name, "resume") == 0 ||
-		    (table[i].given && is_free(table[i].name)))
-			continue;
-		/* a stopping point belongs to the run that it ended */
-		if (strcmp(table[i].name, "stop-after") == 0)
+		if (is_passing(table[i].name) || (table[i].given && is_free(table[i].name)) ||
+		    (!v && !table[i].given && is_new(table[i].name)))
 			continue;
 		json_t *mine = value_json(&table[i]);
 		if (table[i].given && !json_equal(mine, v)) {
@@ -243,8 +272,8 @@ merge(struct k3_option *table, size_t n, const json_t *stored)
 			     *b = v ? json_dumps(v, JSON_ENCODE_ANY) : NULL;
 			k3_error("drivers",
 				 "--%s %s: the run to be resumed has %s, and only --stop-after, "
-				 "--save, --eval-data, --eval-every"
-				 " and --fingerprint may change",
+				 "--save, --eval-data, --eval-every, --fingerprint, --machine and "
+				 "--calibrate may change",
 				 table[i].name, a ? a : "?", b ? b : "nothing");
 			free(a);
 			free(b);

@@ -21,6 +21,8 @@
 
 struct trainer {
 	const struct k3_train_options *options;
+	struct k3_train_options chosen; /* options, with numbers for what was to be chosen */
+	struct k3_machine machine;
 	struct k3_run_state *state;
 	struct k3_session session;
 	struct k3_config config;
@@ -202,6 +204,34 @@ out:
 	return ret;
 }
 
+/* Options of the planner; what was to be chosen becomes a number, here and in run.json. */
+static int
+plan_options(struct trainer *t, struct k3_plan_options *plan)
+{
+	const struct k3_train_options *o = t->options;
+	int ret = K3_OK;
+
+	k3_plan_options_init(plan);
+	plan->machine = &t->machine;
+	plan->kda_groups = (uint32_t)o->kda_groups;
+	plan->mla_groups = (uint32_t)o->mla_groups;
+	plan->expert_groups = (uint32_t)o->expert_groups;
+	if (o->tile_tokens == K3_TILE_AUTO) {
+		K3_TRY(k3_session_choose(plan, &t->config, (size_t)o->tokens));
+		t->chosen.tile_tokens = plan->tile_tokens;
+		t->chosen.kda_groups = plan->kda_groups;
+		t->chosen.mla_groups = plan->mla_groups;
+		t->chosen.expert_groups = plan->expert_groups;
+	}
+	plan->tile_tokens = (uint32_t)t->chosen.tile_tokens;
+	plan->balance = rule_of(o->balance);
+	plan->weight_decay = o->weight_decay;
+	plan->clip_norm = o->clip;
+	plan->fingerprint = o->fingerprint;
+out:
+	return ret;
+}
+
 static int
 open_all(struct trainer *t, const char *folder)
 {
@@ -213,18 +243,15 @@ open_all(struct trainer *t, const char *folder)
 	K3_TRY(open_data(t));
 	K3_TRY(make_config(t));
 	K3_TRY(check_save(o, folder));
-	k3_plan_options_init(&plan);
-	plan.tile_tokens = (uint32_t)o->tile_tokens;
-	plan.balance = rule_of(o->balance);
-	plan.weight_decay = o->weight_decay;
-	plan.clip_norm = o->clip;
-	plan.fingerprint = o->fingerprint;
+	K3_TRY(k3_session_machine(&t->machine, o->machine));
+	K3_TRY(plan_options(t, &plan));
 	for (int i = 0; i < 2; i++) {
 		t->rows[i] = malloc(rows * sizeof(int32_t));
 		if (!t->rows[i])
 			K3_TRY(K3_ENOMEM);
 	}
-	K3_TRY(k3_session_open(&t->session, &t->config, &plan, (uint32_t)o->window));
+	struct k3_runtime_options run = {.window = (uint32_t)o->window, .calibrate = o->calibrate};
+	K3_TRY(k3_session_open(&t->session, &t->config, &plan, &run));
 	k3_info("drivers",
 		"k3_train %s, model %s with %llu parameters, seed %lld, data %s with %llu tokens "
 		"an epoch",
@@ -488,10 +515,11 @@ report_end(struct trainer *t)
 int
 k3_train_run(const struct k3_train_options *options, struct k3_run_state *state, const char *folder)
 {
-	struct trainer t = {.options = options, .state = state};
+	struct trainer t = {.chosen = *options, .state = state};
 	struct sigaction action = {.sa_handler = on_signal};
 	int status = 2, ret;
 
+	t.options = &t.chosen;
 	sigaction(SIGINT, &action, NULL);
 	sigaction(SIGTERM, &action, NULL);
 	K3_TRY(open_all(&t, folder));
