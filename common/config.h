@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { K3_MAX_LAYERS = 256, K3_MAX_EXPERTS = 65536 };
+enum { K3_MAX_LAYERS = 256, K3_MAX_EXPERTS = 65536, K3_MAX_TAPS = 64 };
 
 struct k3_vision_config {
 	bool present;
@@ -58,8 +58,9 @@ struct k3_config {
 };
 
 /**
- * Fills config with a preset: small tiny debug debug17 debug24 mini Kimi-K3 (model.md 1.1; tiny has
- * the sizes of the golden case text_tiny with vocabulary 320 and no vision tower).
+ * Fills config with a preset: small tiny recall debug debug17 debug24 mini Kimi-K3 (model.md 1.1;
+ * tiny has the sizes of the golden case text_tiny with vocabulary 320 and no vision tower; recall
+ * has KDA layers alone, for the data of k3t_recall.h).
  * @return K3_OK, or K3_ENOENT (logged with the list of presets).
  */
 int k3_config_preset(struct k3_config *config, const char *name);

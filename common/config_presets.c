@@ -35,6 +35,14 @@ static const struct k3_config presets[] = {
 		.top_k = 2, .latent = 32, .expert_ffn = 24, .shared_experts = 2,
 	},
 	{
+		/* No MLA layer: what it remembers, it remembers in the states of KDA. */
+		.name = "recall", TEXT_COMMON,
+		.width = 64, .vocab = 260, .layers = 2, .block_layers = 2, .heads = 2,
+		.q_rank = 32, .kv_rank = 24, .nope_dim = 16, .rope_dim = 8, .v_dim = 16,
+		.kda_heads = 2, .kda_dim = 64, .conv_taps = 4, .dense_ffn = 128, .experts = 4,
+		.top_k = 2, .latent = 32, .expert_ffn = 32, .shared_experts = 2,
+	},
+	{
 		.name = "debug", TEXT_COMMON,
 		.width = 256, .vocab = 163840, .layers = 13, .block_layers = 12, .heads = 4,
 		.q_rank = 128, .kv_rank = 64, .nope_dim = 32, .rope_dim = 16, .v_dim = 32,
@@ -94,16 +102,18 @@ const char *const *
 k3_config_presets(void)
 {
 	static const char *const names[N_PRESETS + 1] = {
-		"small", "tiny", "debug", "debug17", "debug24", "mini", "Kimi-K3", NULL
+		"small", "tiny", "recall", "debug", "debug17", "debug24", "mini", "Kimi-K3", NULL
 	};
 
 	return names;
 }
 
-/* All presets share the schedule of the release: every fourth layer is MLA, and the last one. */
+/* The schedule of the release, for all presets but one: every fourth layer is MLA, and the last. */
 static void
 schedule_fill(struct k3_config *config)
 {
+	if (strcmp(config->name, "recall") == 0)
+		return;
 	for (uint32_t l = 0; l < config->layers; l++)
 		config->is_mla[l] = l % 4 == 3 || l + 1 == config->layers;
 }

@@ -19,6 +19,7 @@ libk3_la_SOURCES += \
 	common/k3t_format.h \
 	common/k3t_import.c \
 	common/k3t_info.c \
+	common/k3t_recall.c \
 	common/k3t_write.c \
 	common/log.c \
 	common/ngram.c \
@@ -36,12 +37,14 @@ libk3_la_SOURCES += \
 	common/status.c
 
 nobase_k3include_HEADERS += \
+	common/colors.h \
 	common/config.h \
 	common/data.h \
 	common/fs.h \
 	common/k3t.h \
 	common/k3t_import.h \
 	common/k3t_info.h \
+	common/k3t_recall.h \
 	common/log.h \
 	common/ngram.h \
 	common/op/attnres.h \

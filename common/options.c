@@ -93,7 +93,7 @@ set_tile(const struct k3_option *o, const char *value)
 		*(long long *)o->target = K3_TILE_AUTO;
 		return K3_OK;
 	}
-	as_int.lo = 0;
+	as_int.lo = 64;
 	as_int.hi = 1 << 30;
 	if (set_int(&as_int, value) != K3_OK)
 		return K3_EINVAL;

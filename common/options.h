@@ -9,7 +9,8 @@ enum k3_option_kind {
 	K3_OPT_STRING, /* const char ** */
 	K3_OPT_INT,    /* long long *, lo .. hi */
 	K3_OPT_REAL,   /* double *, lo .. hi, finite */
-	K3_OPT_TILE    /* long long *: a multiple of 64, or all (0); with lo = K3_TILE_AUTO also auto */
+	K3_OPT_TILE    /* long long *: a multiple of 64, or all, which gives 0; where lo is K3_TILE_AUTO
+	                  also auto, which gives that */
 };
 enum { K3_TILE_AUTO = -1 };
 

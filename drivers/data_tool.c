@@ -7,10 +7,12 @@
 #include "data_tool.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 #include "../common/k3t_import.h"
 #include "../common/k3t_info.h"
+#include "../common/k3t_recall.h"
 #include "../common/log.h"
 #include "../common/ngram.h"
 #include "../common/options.h"
@@ -23,15 +25,21 @@ static const char about[] =
 	"  k3_data tokens --bytes FILE|DIR... -o X.k3t [--vocab 260] [--holdout 0.1]\n"
 	"  k3_data tokens --raw-u16|--raw-u32 FILE -o X.k3t --vocab V --eos ID\n"
 	"                 [--bos ID] [--pad ID]\n"
+	"  k3_data recall --documents N --seed S -o X.k3t [OPTIONS]\n"
 	"  k3_data info X.k3t...\n"
 	"  k3_data info --ngram N X.k3t X.val.k3t\n\n"
-	"k3_data tokens --help and k3_data info --help say more.";
+	"k3_data tokens --help, k3_data recall --help and k3_data info --help say more.";
 
 static const char tokens_about[] =
 	"With --bytes each file is a document and its bytes are the tokens; files below a folder\n"
 	"come in sorted order, symbolic links are skipped.  bos, eos, placeholder and pad are the\n"
 	"last four ids of the vocabulary.  The end of every file goes to X.val.k3t (--holdout).\n"
 	"With --raw-u16 or --raw-u32 the file is a little-endian dump of ids, cut at each eos.";
+
+static const char recall_about[] =
+	"Documents of random key-value pairs, filler, and the same keys in another order with\n"
+	"their values; the loss counts on these values alone.  Prints the sizes and what a model\n"
+	"reaches that remembers nothing.  The same options give the same bytes.";
 
 static const char info_about[] =
 	"Prints documents, tokens, ids and checksum of data sets after reading all of each.\n"
@@ -137,6 +145,58 @@ tokens_run(int argc, char **argv)
 }
 
 static int
+recall_run(int argc, char **argv, FILE *out)
+{
+	struct k3_recall_options o;
+	struct k3_recall_shape shape;
+	const char *output = NULL;
+	k3_recall_options_init(&o);
+	long long documents = 0, seed = 0, pairs = o.pairs, key_bytes = o.key_bytes,
+		  value_bytes = o.value_bytes, filler = o.filler_bytes, multiple = o.multiple,
+		  vocab = o.vocab;
+	struct k3_option options[] = {
+		{"documents", "N", K3_OPT_INT, &documents, 1, UINT32_MAX, "documents", false},
+		{"seed", "S", K3_OPT_INT, &seed, 0, 9e15, "of everything random (0)", false},
+		{"output", "X.k3t", K3_OPT_STRING, &output, 0, 0, "file made, also -o", false},
+		{"pairs", "N", K3_OPT_INT, &pairs, 1, K3_RECALL_MAX_PAIRS,
+		 "pairs of a document (16)", false},
+		{"key-bytes", "N", K3_OPT_INT, &key_bytes, 1, K3_RECALL_MAX_WORD_BYTES,
+		 "letters of a key (2)", false},
+		{"value-bytes", "N", K3_OPT_INT, &value_bytes, 1, K3_RECALL_MAX_WORD_BYTES,
+		 "hexadecimal digits of a value (1)", false},
+		{"filler", "N", K3_OPT_INT, &filler, 0, 1 << 24,
+		 "at least N bytes between pairs and questions (512)", false},
+		{"multiple", "N", K3_OPT_INT, &multiple, 1, 1 << 24,
+		 "more filler, until a document with bos and eos has a multiple of N tokens (1024)",
+		 false},
+		{"vocab", "V", K3_OPT_INT, &vocab, 1, INT32_MAX,
+		 "ids are below V, at least 260 (260)", false},
+	};
+	int first;
+	int ret = k3_options_parse("k3_data recall", "--documents N -o X.k3t [OPTIONS]",
+				   recall_about, options, LENGTH(options), argc, argv, &first);
+
+	if (ret != K3_OK)
+		return ret;
+	if (first < argc)
+		return usage_refuse("k3_data recall takes options only");
+	if (!output || !documents)
+		return usage_refuse(output ? "--documents N is missing" : "-o X.k3t is missing");
+	o = (struct k3_recall_options){(uint64_t)documents, (uint64_t)seed,	   (uint32_t)pairs,
+				       (uint32_t)key_bytes, (uint32_t)value_bytes, (uint32_t)filler,
+				       (uint32_t)multiple,  (uint32_t)vocab};
+	ret = k3_k3t_recall(output, &o, &shape);
+	if (ret != K3_OK)
+		return ret;
+	fprintf(out,
+		"documents\tdocument_tokens\tfiller_bytes\tlabels\tchance_accuracy\tchance_loss_"
+		"nats\n%" PRIu64 "\t%" PRIu64 "\t%" PRIu64 "\t%" PRIu64 "\t%.9g\t%.9g\n",
+		o.documents, shape.document_tokens, shape.filler_bytes, shape.labels,
+		1.0 / K3_RECALL_VALUES, log(K3_RECALL_VALUES));
+	return K3_OK;
+}
+
+static int
 info_run(int argc, char **argv, FILE *out)
 {
 	long long order = 0;
@@ -170,11 +230,15 @@ command_run(int argc, char **argv, FILE *out)
 			argv[i] = output;
 	if (argc > 1 && strcmp(argv[1], "tokens") == 0)
 		return tokens_run(argc - 1, argv + 1);
+	if (argc > 1 && strcmp(argv[1], "recall") == 0)
+		return recall_run(argc - 1, argv + 1, out);
 	if (argc > 1 && strcmp(argv[1], "info") == 0)
 		return info_run(argc - 1, argv + 1, out);
-	ret = k3_options_parse("k3_data", "tokens|info ...", about, NULL, 0, argc, argv, &first);
+	ret = k3_options_parse("k3_data", "tokens|recall|info ...", about, NULL, 0, argc, argv,
+			       &first);
 	if (ret == K3_OK)
-		k3_error("drivers", "command \"%s\", allowed are tokens and info; --help says more",
+		k3_error("drivers",
+			 "command \"%s\", allowed are tokens, recall and info; --help says more",
 			 first < argc ? argv[first] : "");
 	return ret == K3_OK ? K3_EINVAL : ret;
 }

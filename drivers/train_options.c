@@ -29,6 +29,8 @@ make_table(struct k3_option *table, struct k3_train_options *o)
 		{"eval-data", "X.k3t", K3_OPT_STRING, &o->eval_data, 0, 0, "held-out data", false},
 		{"eval-every", "N", K3_OPT_INT, &o->eval_every, 1, 1e9,
 		 "held-out loss every N steps, on stderr (at the end: always)", false},
+		{"eval-log", "FILE", K3_OPT_STRING, &o->eval_log, 0, 0,
+		 "held-out losses as a table; a resumed run adds to it", false},
 		{"tokens", "T", K3_OPT_INT, &o->tokens, 1, 1e7, "tokens of a microbatch (256)",
 		 false},
 		{"accumulate", "M", K3_OPT_INT, &o->accumulate, 1, 1e6,
@@ -47,23 +49,17 @@ make_table(struct k3_option *table, struct k3_train_options *o)
 		 "largest norm of the gradient; 0: no clipping (1)", false},
 		{"seed", "N", K3_OPT_INT, &o->seed, 0, 9e15,
 		 "of initial values and of the order of documents (0)", false},
-		{"tile-tokens", "N|all|auto", K3_OPT_TILE, &o->tile_tokens, K3_TILE_AUTO, 0,
-		 "rows of a token tile: a multiple of 64, all, or chosen for this machine (all)",
-		 false},
-		{"kda-groups", "N", K3_OPT_INT, &o->kda_groups, 1, 65536,
-		 "groups that the KDA heads are cut in (2, or chosen with the tile)", false},
-		{"mla-groups", "N", K3_OPT_INT, &o->mla_groups, 1, 65536,
-		 "groups that the MLA heads are cut in (2, or chosen with the tile)", false},
-		{"expert-groups", "N", K3_OPT_INT, &o->expert_groups, 1, 65536,
-		 "groups that the experts are cut in (2 or more, or chosen with the tile)", false},
-		{"machine", "FILE", K3_OPT_STRING, &o->machine, 0, 0,
-		 "rates of the machine, from k3_bench calibrate ($K3_MACHINE, or in the user's "
-		 "configuration)",
-		 false},
+		K3_CUT_OPTIONS(&o->cut),
 		{"calibrate", NULL, K3_OPT_SWITCH, &o->calibrate, 0, 0,
 		 "StarPU measures tasks and schedules by that, not by the plan's costs", false},
 		{"window", "N", K3_OPT_INT, &o->window, 0, 1e9,
 		 "most tasks in flight; 0: unlimited (0)", false},
+		{"activations", "POLICY", K3_OPT_STRING, &o->activations, 0, 0,
+		 "keep, recompute, or A-B:keep,C-D:recompute by layers (keep, or what --memory "
+		 "needs)",
+		 false},
+		{"memory", "GIB", K3_OPT_REAL, &o->memory, 0, 1e9,
+		 "limit of each memory node; 0: none (0)", false},
 		{"balance", "RULE", K3_OPT_STRING, &o->balance, 0, 0,
 		 "expert balance: quantile, sign or none (quantile)", false},
 		{"init-from", "DIR|FILE", K3_OPT_STRING, &o->init_from, 0, 0,
@@ -76,6 +72,9 @@ make_table(struct k3_option *table, struct k3_train_options *o)
 		 "a checkpoint, or the folder above: the newest complete one", false},
 		{"fingerprint", NULL, K3_OPT_SWITCH, &o->fingerprint, 0, 0,
 		 "a hash over loss, gradients and parameters in each line", false},
+		{"cut-state", NULL, K3_OPT_SWITCH, &o->cut_state, 0, 0,
+		 "for tests: KDA's state and convolution end at each tile", false},
+		K3_TRACE_OPTIONS(&o->trace, &o->trace_tasks),
 	};
 
 	memcpy(table, all, sizeof(all));
@@ -97,12 +96,11 @@ defaults(struct k3_train_options *o)
 	o->balance = "quantile";
 }
 
-/* A resumed run may say these anew. */
+/* Of this run of the program, not of the training: run.json does not hold it. */
 static bool
-is_free(const char *name)
+is_momentary(const char *name)
 {
-	static const char *const names[] = {"resume",	   "stop-after",  "save",    "eval-data",
-					    "eval-every", "fingerprint", "machine", "calibrate"};
+	static const char *const names[] = {"trace", "trace-tasks", "machine", "calibrate"};
 
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
 		if (strcmp(names[i], name) == 0)
@@ -110,27 +108,38 @@ is_free(const char *name)
 	return false;
 }
 
-/* They belong to one start of the program, or to the machine: not taken from the run before. */
+/* A resumed run may say these anew. */
 static bool
-is_passing(const char *name)
+is_free(const char *name)
 {
-	return strcmp(name, "resume") == 0 || strcmp(name, "stop-after") == 0 ||
-	       strcmp(name, "machine") == 0 || strcmp(name, "calibrate") == 0;
+	static const char *const names[] = {"resume",	   "stop-after",  "save",
+					    "eval-data",   "eval-every",  "eval-log",
+					    "fingerprint", "activations", "memory"};
+
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+		if (strcmp(names[i], name) == 0)
+			return true;
+	return false;
 }
 
-/* Runs of version 0.1 do not have it, and ran with its default. */
+/* Runs of version 0.1.0 do not know these; they have the default. */
 static bool
-is_new(const char *name)
+is_later(const char *name)
 {
-	return strcmp(name, "kda-groups") == 0 || strcmp(name, "mla-groups") == 0 ||
-	       strcmp(name, "expert-groups") == 0;
+	static const char *const names[] = {"eval-log", "cut-state", "kda-groups", "mla-groups",
+					    "expert-groups"};
+
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+		if (strcmp(names[i], name) == 0)
+			return true;
+	return false;
 }
 
 /* A file is stored by its whole path, so that a run can be resumed from any folder. */
 static json_t *
 text_json(const struct k3_option *o)
 {
-	static const char *const paths[] = {"data", "eval-data", "save", "init-from"};
+	static const char *const paths[] = {"data", "eval-data", "save", "init-from", "eval-log"};
 	const char *text = *(const char *const *)o->target;
 	char *whole = NULL;
 
@@ -263,8 +272,13 @@ merge(struct k3_option *table, size_t n, const json_t *stored)
 
 	for (size_t i = 0; i < n; i++) {
 		const json_t *v = json_object_get(stored, table[i].name);
-		if (is_passing(table[i].name) || (table[i].given && is_free(table[i].name)) ||
-		    (!v && !table[i].given && is_new(table[i].name)))
+		if (strcmp(table[i].name, "resume") == 0 || is_momentary(table[i].name) ||
+		    (table[i].given && is_free(table[i].name)))
+			continue;
+		/* a stopping point belongs to the run that it ended */
+		if (strcmp(table[i].name, "stop-after") == 0)
+			continue;
+		if (!v && !table[i].given && is_later(table[i].name))
 			continue;
 		json_t *mine = value_json(&table[i]);
 		if (table[i].given && !json_equal(mine, v)) {
@@ -272,8 +286,8 @@ merge(struct k3_option *table, size_t n, const json_t *stored)
 			     *b = v ? json_dumps(v, JSON_ENCODE_ANY) : NULL;
 			k3_error("drivers",
 				 "--%s %s: the run to be resumed has %s, and only --stop-after, "
-				 "--save, --eval-data, --eval-every, --fingerprint, --machine and "
-				 "--calibrate may change",
+				 "--save, --eval-data, --eval-every, --eval-log"
+				 " and --fingerprint may change",
 				 table[i].name, a ? a : "?", b ? b : "nothing");
 			free(a);
 			free(b);
@@ -350,6 +364,10 @@ check(const struct k3_train_options *o)
 		k3_error("drivers", "--eval-every %lld needs --eval-data", o->eval_every);
 		return K3_EINVAL;
 	}
+	if (o->eval_log && !o->eval_data) {
+		k3_error("drivers", "--eval-log %s needs --eval-data", o->eval_log);
+		return K3_EINVAL;
+	}
 	return K3_OK;
 }
 
@@ -403,7 +421,8 @@ k3_run_state_json(const struct k3_run_state *state, const struct k3_train_option
 	json_t *root = json_object(), *o = json_object(), *s = json_object();
 
 	for (size_t i = 0; i < n; i++)
-		json_object_set_new(o, table[i].name, value_json(&table[i]));
+		if (!is_momentary(table[i].name))
+			json_object_set_new(o, table[i].name, value_json(&table[i]));
 	put_number(s, "step", state->step);
 	put_number(s, "epoch", state->position.epoch);
 	put_number(s, "document", state->position.doc);

@@ -32,6 +32,7 @@ struct trainer {
 		double lr, tokens;	   /* of the step in flight, by parity */
 		struct k3_run_state after; /* run state once it is done */
 	} flight[2];
+	FILE *eval_log; /* NULL: none */
 	double last_time;
 	uint64_t saved_step; /* of the newest checkpoint of this run; 0: none */
 	int failed;
@@ -52,6 +53,12 @@ now(void)
 
 	clock_gettime(CLOCK_MONOTONIC, &t);
 	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static uint64_t
+gib_bytes(double gib)
+{
+	return (uint64_t)(gib * (1u << 30));
 }
 
 static enum k3_balance_rule
@@ -120,40 +127,52 @@ out:
 	return ret;
 }
 
-/* Slots do not depend on the documents, so one layout tells the bound of the run. */
+static struct k3_run_shape
+run_shape(const struct k3_train_options *o)
+{
+	return (struct k3_run_shape){(size_t)o->tokens, (uint32_t)o->accumulate,
+				     o->eval_data != NULL};
+}
+
+/* Activation policies: what was asked for, or what the limit of memory needs. */
 static int
-report_memory(struct trainer *t)
+choose_activations(struct trainer *t, struct k3_plan_options *plan)
 {
 	const struct k3_train_options *o = t->options;
-	int32_t *docs = malloc((size_t)o->tokens * sizeof(*docs));
-	struct k3_layout layout = {(size_t)o->tokens, docs};
-	struct k3_memory memory;
-	const struct k3_plan *optimizer;
-	int ret = docs ? K3_OK : K3_ENOMEM;
+	struct k3_run_shape shape = run_shape(o);
+	char *text;
+	int ret = K3_OK;
 
-	k3_memory_init(&memory, t->session.model);
-	K3_TRY(ret);
-	for (long long i = 0; i < o->tokens; i++)
-		docs[i] = 1;
-	for (int m = 0; m < (o->accumulate > 1 ? 2 : 1) + (o->eval_data ? 1 : 0); m++) {
-		bool eval = o->eval_data && m == (o->accumulate > 1 ? 2 : 1);
-		struct k3_microbatch what = {.backward = !eval, .first = m == 0, .count = !eval};
-		struct k3_plan *plan;
-		K3_TRY(k3_plan_microbatch(&plan, t->session.model, &layout, &what));
-		ret = k3_memory_add(&memory, plan);
-		if (m == 0)
-			k3_info("drivers", "plan: %zu tasks and %.4g GFLOP a microbatch",
-				plan->n_tasks, plan->flops * 1e-9);
-		k3_plan_destroy(plan);
-		K3_TRY(ret);
-	}
-	K3_TRY(k3_session_optimizer(&t->session, 0, &optimizer));
-	K3_TRY(k3_memory_add(&memory, optimizer));
+	if (o->activations)
+		K3_TRY(k3_activations_parse(plan->activations, t->config.layers, o->activations));
+	else if (o->memory > 0)
+		K3_TRY(k3_activations_choose(plan, &t->config, &shape, gib_bytes(o->memory)));
+	text = k3_activations_text(plan->activations, t->config.layers);
+	if (!text)
+		K3_TRY(K3_ENOMEM);
+	k3_info("drivers", "activations: %s", text);
+	free(text);
+out:
+	return ret;
+}
+
+/* Slots do not depend on the documents, so one layout tells the bound of the run. */
+static int
+check_memory(struct trainer *t)
+{
+	const struct k3_train_options *o = t->options;
+	const struct k3_model *model = t->session.model;
+	struct k3_run_shape shape = run_shape(o);
+	struct k3_memory memory;
+	int ret;
+
+	K3_TRY(k3_memory_run(&memory, model, &shape));
 	k3_info("drivers", "plan: at most %.1f MiB in handles",
 		(double)k3_memory_bound(&memory) / 1048576);
+	if (o->memory > 0)
+		K3_TRY(k3_plan_check_memory(&memory, gib_bytes(o->memory), model));
 out:
 	k3_memory_fini(&memory);
-	free(docs);
 	return ret;
 }
 
@@ -209,27 +228,34 @@ static int
 plan_options(struct trainer *t, struct k3_plan_options *plan)
 {
 	const struct k3_train_options *o = t->options;
-	int ret = K3_OK;
+	int ret;
 
 	k3_plan_options_init(plan);
-	plan->machine = &t->machine;
-	plan->kda_groups = (uint32_t)o->kda_groups;
-	plan->mla_groups = (uint32_t)o->mla_groups;
-	plan->expert_groups = (uint32_t)o->expert_groups;
-	if (o->tile_tokens == K3_TILE_AUTO) {
-		K3_TRY(k3_session_choose(plan, &t->config, (size_t)o->tokens));
-		t->chosen.tile_tokens = plan->tile_tokens;
-		t->chosen.kda_groups = plan->kda_groups;
-		t->chosen.mla_groups = plan->mla_groups;
-		t->chosen.expert_groups = plan->expert_groups;
-	}
-	plan->tile_tokens = (uint32_t)t->chosen.tile_tokens;
 	plan->balance = rule_of(o->balance);
 	plan->weight_decay = o->weight_decay;
 	plan->clip_norm = o->clip;
 	plan->fingerprint = o->fingerprint;
+	plan->cut_state = o->cut_state;
+	K3_TRY(k3_session_cut(plan, &t->machine, &t->chosen.cut, &t->config, (size_t)o->tokens));
+	K3_TRY(choose_activations(t, plan));
 out:
 	return ret;
+}
+
+/* A resumed run goes on in the table of the one before; else the file is begun anew. */
+static int
+open_eval_log(struct trainer *t)
+{
+	const char *path = t->options->eval_log;
+
+	t->eval_log = fopen(path, t->state->step > 0 ? "a" : "w");
+	if (!t->eval_log) {
+		k3_error("drivers", "--eval-log %s: %s", path, strerror(errno));
+		return K3_EIO;
+	}
+	if (ftell(t->eval_log) == 0)
+		fputs("step\tloss_nats\taccuracy\ttokens\n", t->eval_log);
+	return K3_OK;
 }
 
 static int
@@ -243,15 +269,18 @@ open_all(struct trainer *t, const char *folder)
 	K3_TRY(open_data(t));
 	K3_TRY(make_config(t));
 	K3_TRY(check_save(o, folder));
-	K3_TRY(k3_session_machine(&t->machine, o->machine));
 	K3_TRY(plan_options(t, &plan));
 	for (int i = 0; i < 2; i++) {
 		t->rows[i] = malloc(rows * sizeof(int32_t));
 		if (!t->rows[i])
 			K3_TRY(K3_ENOMEM);
 	}
-	struct k3_runtime_options run = {.window = (uint32_t)o->window, .calibrate = o->calibrate};
-	K3_TRY(k3_session_open(&t->session, &t->config, &plan, &run));
+	K3_TRY(k3_session_open(
+		&t->session, &t->config, &plan,
+		&(struct k3_runtime_options){.window = (uint32_t)o->window,
+					     .trace_dir = o->trace,
+					     .trace_most_tasks = (size_t)o->trace_tasks,
+					     .calibrate = o->calibrate}));
 	k3_info("drivers",
 		"k3_train %s, model %s with %llu parameters, seed %lld, data %s with %llu tokens "
 		"an epoch",
@@ -265,9 +294,13 @@ open_all(struct trainer *t, const char *folder)
 			"will differ "
 			"(OPENBLAS_CORETYPE)",
 			t->state->blas, blas);
+	if (o->cut_state)
+		k3_warn("drivers", "--cut-state is for tests: no state passes from tile to tile");
 	if (o->eval_data)
 		K3_TRY(k3_session_check_data(&t->session, o->eval_data));
-	K3_TRY(report_memory(t));
+	if (o->eval_log)
+		K3_TRY(open_eval_log(t));
+	K3_TRY(check_memory(t));
 	K3_TRY(start_values(t, folder));
 out:
 	return ret;
@@ -321,11 +354,13 @@ submit_step(struct trainer *t, uint64_t step)
 		struct k3_layout layout = {n, rows + 2 * n};
 		struct k3_microbatch what = {.backward = true, .first = m == 0, .count = true};
 		struct k3_host_batch batch = {rows, rows + n, NULL};
+		k3_runtime_step(t->session.runtime, (int32_t)step + 1, (int32_t)m);
 		K3_TRY(k3_plan_cache_get(t->session.cache, &layout, &what, t->session.clock,
 					 &plan));
 		K3_TRY(k3_submit_plan(t->session.store, plan, &batch, m == 0 ? hyper : NULL));
 	}
 	K3_TRY(k3_session_optimizer(&t->session, (uint32_t)step & 1, &plan));
+	k3_runtime_step(t->session.runtime, (int32_t)step + 1, -1);
 	K3_TRY(k3_submit_plan(t->session.store, plan, NULL, NULL));
 out:
 	return ret;
@@ -421,6 +456,15 @@ evaluate(struct trainer *t)
 	k3_info("drivers", "step %llu: held-out loss %.6g nats over %.0f labels, accuracy %.4g",
 		(unsigned long long)t->state->step, r.loss_sum / r.tokens, r.tokens,
 		r.correct / r.tokens);
+	if (t->eval_log) {
+		fprintf(t->eval_log, "%llu\t%.9g\t%.9g\t%.0f\n", (unsigned long long)t->state->step,
+			r.loss_sum / r.tokens, r.correct / r.tokens, r.tokens);
+		if (fflush(t->eval_log) != 0) {
+			k3_error("drivers", "--eval-log %s: %s", t->options->eval_log,
+				 strerror(errno));
+			K3_TRY(K3_EIO);
+		}
+	}
 	t->last_time += now() - start;
 out:
 	return ret;
@@ -526,12 +570,15 @@ k3_train_run(const struct k3_train_options *options, struct k3_run_state *state,
 	status = 1;
 	K3_TRY(loop(&t));
 	report_end(&t);
+	K3_TRY(k3_runtime_trace_finish(t.session.runtime));
 	status = 0;
 out:
 	if (ret == K3_ENOMEM)
 		k3_error("drivers", "%s", k3_status_text(ret));
 	k3_session_close(&t.session);
 	k3_data_close(&t.data);
+	if (t.eval_log)
+		fclose(t.eval_log);
 	free(t.rows[0]);
 	free(t.rows[1]);
 	return ret == K3_OK ? 0 : status;

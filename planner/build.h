@@ -25,6 +25,10 @@ struct k3_builder {
 	uint8_t pass;
 	uint32_t pos;
 	int status; /* first failure; later calls do nothing */
+	/* where a build that has failed writes: arguments of tasks; arrays of datum indices */
+	max_align_t args_sink[64];
+	uint32_t *array_sink;
+	size_t array_sink_n;
 };
 
 int k3i_builder_init(struct k3_builder *b, const struct k3_model *model);

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../common/log.h"
 #include "../common/status.h"
 
 enum {
@@ -197,11 +198,18 @@ k3_choose(struct k3_choice *choice, const struct k3_config *config,
 {
 	struct k3_config probe = *config;
 	struct k3_machine machine;
-	int32_t *docs = malloc(tokens * sizeof(*docs));
-	struct search s = {.config = &probe, .options = *options, .layout = {tokens, docs}};
-	int ret = docs ? K3_OK : K3_ENOMEM;
+	int32_t *docs = NULL;
+	struct search s = {.config = &probe, .options = *options};
+	int ret = K3_OK;
 
-	K3_TRY(ret);
+	if (tokens > K3_MAX_TOKENS) {
+		k3_error("planner", "%zu tokens: a microbatch has %d at most", tokens,
+			 K3_MAX_TOKENS);
+		K3_TRY(K3_ELIMIT);
+	}
+	docs = malloc(tokens * sizeof(*docs));
+	K3_TRY(docs ? K3_OK : K3_ENOMEM);
+	s.layout = (struct k3_layout){tokens, docs};
 	for (size_t i = 0; i < tokens; i++)
 		docs[i] = 1;
 	if (!options->machine) {

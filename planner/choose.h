@@ -25,7 +25,7 @@ struct k3_choice {
  * @param options  mesh, block_bytes and machine (NULL: defaults) count, and groups that are not 0,
  *                 which stay; tile_tokens doesn't
  * @param tokens   of a microbatch of a data-parallel rank, >= 1
- * @return K3_OK, K3_ENOMEM, or what k3_plan_microbatch refuses
+ * @return K3_OK, K3_ENOMEM, K3_ELIMIT (more than K3_MAX_TOKENS), or what k3_plan_microbatch refuses
  */
 int k3_choose(struct k3_choice *choice, const struct k3_config *config,
 	      const struct k3_plan_options *options, size_t tokens);

@@ -88,7 +88,7 @@ edges_init(struct edges *e, const struct k3_plan *plan)
 		k3i_graph_next(&g, i);
 		e->open[i] = (uint32_t)g.n_pred;
 		for (size_t k = 0; k < g.n_pred; k++)
-			e->first[g.pred[k] + 2]++;
+			e->first[g.pred[k].from + 2]++;
 	}
 	k3i_graph_fini(&g);
 	for (uint32_t i = 1; i <= n; i++)
@@ -99,7 +99,7 @@ edges_init(struct edges *e, const struct k3_plan *plan)
 	for (uint32_t i = 0; i < n; i++) {
 		k3i_graph_next(&g, i);
 		for (size_t k = 0; k < g.n_pred; k++)
-			e->next[e->first[g.pred[k] + 1]++] = i;
+			e->next[e->first[g.pred[k].from + 1]++] = i;
 	}
 out:
 	k3i_graph_fini(&g);

@@ -79,7 +79,7 @@ fill(struct k3_tile *t, const struct k3_layout *layout)
 
 /* Links the tiles of documents that are cut, and counts the halo rows that enter and leave. */
 static void
-link_tiles(struct k3_plan *p, uint32_t taps)
+link_tiles(struct k3_plan *p, uint32_t taps, bool cut)
 {
 	int32_t before = -1,
 		rows = 0; /* last tile with a document; rows of its last document so far */
@@ -90,7 +90,7 @@ link_tiles(struct k3_plan *p, uint32_t taps)
 		if (!t->first_doc)
 			continue;
 		int32_t most = (int32_t)taps - 1;
-		bool cont = before >= 0 && p->tile[before].last_doc == t->first_doc;
+		bool cont = !cut && before >= 0 && p->tile[before].last_doc == t->first_doc;
 		if (cont) {
 			struct k3_tile *s = &p->tile[before];
 			t->prev = before;
@@ -145,6 +145,6 @@ k3i_layout_tiles(struct k3_builder *b, const struct k3_layout *layout)
 			return K3_ENOMEM;
 		fill(t, layout);
 	}
-	link_tiles(p, b->config->conv_taps);
+	link_tiles(p, b->config->conv_taps, b->model->options.cut_state);
 	return K3_OK;
 }

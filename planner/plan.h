@@ -73,7 +73,21 @@ struct k3_access {
 	uint8_t mode; /* enum k3_mode */
 };
 
-enum k3_pass { K3_PASS_FORWARD, K3_PASS_BACKWARD, K3_PASS_OPTIMIZER, K3_PASS_SETUP };
+enum k3_pass {
+	K3_PASS_FORWARD,
+	K3_PASS_BACKWARD,
+	K3_PASS_OPTIMIZER,
+	K3_PASS_SETUP,
+	K3_PASS_RECOMPUTE, /* forward tasks again, just before a layer's backward tasks */
+	K3_N_PASSES
+};
+
+/* What a layer's forward pass leaves for its backward pass. */
+enum k3_activation {
+	K3_KEEP,     /* everything that the backward tasks read */
+	K3_RECOMPUTE /* the prefixes before and after attention, the routes and the experts' sum (of
+			latent width); the rest is computed again before the backward tasks */
+};
 
 struct k3_task {
 	uint16_t op;	     /* enum k3_op */
@@ -136,11 +150,14 @@ struct k3_plan_options {
 	uint32_t bins;	  /* of the quantile rule; 0: 1000 */
 	double balance_u; /* of the sign rule; 0: 1e-3 */
 	double adam_beta1, adam_beta2, adam_eps, weight_decay, clip_norm,
-		clip_eps;    /* all as given */
-	bool fingerprint;    /* the optimizer plan hashes loss, gradients and parameters */
-	struct k3_mesh mesh; /* all zero: one rank */
-	const struct k3_machine *machine; /* whose rates the costs are; NULL: defaults. Copied into
-					     the model */
+		clip_eps; /* all as given */
+	bool fingerprint; /* the optimizer plan hashes loss, gradients and parameters */
+	bool cut_state;	  /* for tests: KDA state and convolution halo end at each tile, as if
+			     every tile began its documents; attention is not changed */
+	uint8_t activations[K3_MAX_LAYERS]; /* enum k3_activation of each layer */
+	struct k3_mesh mesh;		    /* all zero: one rank */
+	const struct k3_machine *machine;   /* whose rates the costs are; NULL: defaults. Copied
+					       into the model */
 };
 
 /** Defaults of model.md 7: betas 0.9 0.95, eps 1e-8, weight decay 0.1, clip 1.0 with eps 1e-6,
@@ -233,7 +250,17 @@ struct k3_microbatch {
 	bool count;	     /* expert loads are counted (training) */
 };
 
-/** Plans one microbatch. @return K3_OK, K3_ENOMEM, K3_EINVAL, K3_ESHAPE (logged). */
+/* Limits of one plan: 2^22 positions, whose tasks take about 2 GiB of the planner's memory, and
+ * 2^26 tokens, whose tables take 1 GiB. */
+enum { K3_MAX_POSITIONS = 1 << 22, K3_MAX_TOKENS = 1 << 26 };
+
+/** A lower bound of the positions that a microbatch takes; nothing is built. */
+double k3_plan_least_positions(const struct k3_model *model, size_t n_tokens, bool backward);
+/** Refuses what is sure to pass the limits, before anything is allocated for it. @return K3_OK,
+ * K3_ELIMIT (logged: the values, what is allowed and what would help) */
+int k3_plan_check_tokens(const struct k3_model *model, size_t n_tokens, bool backward);
+
+/** Plans one microbatch. @return K3_OK, K3_ENOMEM, K3_EINVAL, K3_ESHAPE, K3_ELIMIT (logged). */
 int k3_plan_microbatch(struct k3_plan **plan, const struct k3_model *model,
 		       const struct k3_layout *layout, const struct k3_microbatch *what);
 /** Plans the end of a step: norm, clip, AdamW, router bias (and fingerprint). parity: which
@@ -263,5 +290,16 @@ int k3_memory_add(struct k3_memory *memory, const struct k3_plan *plan);
 /** Bound in bytes over every order that the edges allow, per memory node. */
 uint64_t k3_memory_bound(const struct k3_memory *memory);
 void k3_memory_fini(struct k3_memory *memory);
+
+/* Plans that a training run builds; documents do not matter. */
+struct k3_run_shape {
+	size_t tokens;	     /* of a microbatch */
+	uint32_t accumulate; /* microbatches of a step */
+	bool evaluates;	     /* a held-out loss between steps */
+};
+/** Memory of a run: its first microbatch, further ones, evaluation and optimizer together.
+ * @return K3_OK or what planning returned; k3_memory_fini is legal either way */
+int k3_memory_run(struct k3_memory *memory, const struct k3_model *model,
+		  const struct k3_run_shape *shape);
 
 #endif

@@ -4,7 +4,9 @@ LDADD = tests/libfixture.la drivers/libdrivers.la $(k3_libs) $(CRITERION_LIBS)
 
 if HAVE_CRITERION
 check_PROGRAMS += \
+	tests/test_activations \
 	tests/test_balance \
+	tests/test_bench_op \
 	tests/test_config \
 	tests/test_config_faults \
 	tests/test_config_json \
@@ -32,16 +34,23 @@ check_PROGRAMS += \
 	tests/test_param_init \
 	tests/test_params \
 	tests/test_plan_check \
+	tests/test_plan_dot \
 	tests/test_plan_mesh \
 	tests/test_plan_order \
 	tests/test_plan_print \
+	tests/test_plan_program \
+	tests/test_recall \
 	tests/test_rng \
 	tests/test_run_golden \
+	tests/test_run_recall \
 	tests/test_run_spine \
+	tests/test_run_trace \
 	tests/test_run_train \
 	tests/test_safetensors \
 	tests/test_schedule \
 	tests/test_st_write \
+	tests/test_trace \
+	tests/test_vec \
 	tests/test_verify_report
 check_LTLIBRARIES += tests/libfixture.la
 TESTS += $(check_PROGRAMS)
@@ -67,12 +76,16 @@ tests_libfixture_la_SOURCES = \
 	tests/kda_suite.h \
 	tests/moe_case.c \
 	tests/moe_case.h \
+	tests/paje.c \
+	tests/paje.h \
 	tests/plan_case.c \
 	tests/plan_case.h \
 	tests/program.c \
 	tests/program.h \
 	tests/scratch.c \
-	tests/scratch.h
+	tests/scratch.h \
+	tests/trace_case.c \
+	tests/trace_case.h
 
 LOG_COMPILER = $(SHELL) $(top_srcdir)/contrib/run-crit.sh
 LOG_DRIVER = env AM_TAP_AWK='$(AWK)' $(SHELL) $(top_srcdir)/build-aux/tap-driver.sh

@@ -98,6 +98,7 @@ Test(config, presets_have_the_sizes_that_no_count_holds)
 		{"mini", 12, 2, 4, 8, 128, 512},
 		{"small", 1, 1, 3, 2, 32, 32},
 		{"tiny", 2, 2, 0, 6, 32, 24},
+		{"recall", 2, 2, 0, 4, 32, 24},
 	};
 
 	for (size_t i = 0; i < sizeof(want) / sizeof(want[0]); i++) {
@@ -154,6 +155,19 @@ Test(config, presets_have_mla_in_every_fourth_layer_and_in_the_last)
 	cr_expect(k3.is_mla[3] && k3.is_mla[91] && k3.is_mla[92] && !k3.is_mla[90]);
 }
 
+Test(config, the_preset_for_recall_has_no_mla_layer)
+{
+	struct k3_config c = preset("recall"), again;
+	char *json = k3_config_json(&c);
+
+	cr_expect_eq(c.layers, 2u);
+	for (uint32_t l = 0; l < c.layers; l++)
+		cr_expect(!c.is_mla[l], "layer %u", l);
+	cr_assert_eq(k3_config_parse(&again, json, strlen(json), "recall"), K3_OK);
+	cr_expect(again.layers == 2 && !again.is_mla[0] && !again.is_mla[1]);
+	free(json);
+}
+
 Test(config, presets_have_their_special_ids)
 {
 	struct k3_config k3 = preset("Kimi-K3"), small = preset("small");
@@ -177,7 +191,7 @@ Test(config, every_listed_preset_passes_the_check)
 		cr_expect_eq(k3_config_check(&c), K3_OK, "%s", *name);
 		cr_expect_str_eq(c.name, *name);
 	}
-	cr_expect_eq(n, 7u);
+	cr_expect_eq(n, 8u);
 }
 
 Test(config, tiny_has_the_sizes_of_the_golden_text_case)
@@ -196,7 +210,7 @@ Test(config, an_unknown_preset_is_refused_with_the_list)
 	struct k3_config c;
 
 	cr_expect_eq(k3_config_preset(&c, "kimi"), K3_ENOENT);
-	expect_logged("small tiny debug debug17 debug24 mini Kimi-K3");
+	expect_logged("small tiny recall debug debug17 debug24 mini Kimi-K3");
 	cr_expect_eq(k3_config_load(&c, scratch_path("none")), K3_ENOENT);
 	expect_logged("none");
 }

@@ -76,6 +76,25 @@ TEST(options_of_bytes_reach_the_file)
 	k3_k3t_close(&f);
 }
 
+/* 3 documents of 2 x 4 x 6 bytes, 3 newlines, bos and eos and 11 bytes of filler: 64 tokens each.
+ */
+TEST(recall_prints_its_sizes_and_what_chance_gives)
+{
+	struct k3_k3t f;
+
+	cr_assert_eq(RUN("recall", "--documents", "3", "-o", scratch_path("x.k3t"), "--pairs", "4",
+			 "--key-bytes=3", "--filler=9", "--multiple=64", "--seed=1", "--vocab=400"),
+		     0);
+	cr_assert_str_eq(table,
+			 "documents\tdocument_tokens\tfiller_bytes\tlabels\tchance_accuracy\t"
+			 "chance_loss_nats\n3\t64\t11\t12\t0.0625\t2.77258872\n");
+	cr_assert_eq(k3_k3t_open(&f, scratch_path("x.k3t")), K3_OK);
+	cr_assert(f.n_docs == 3 && f.n_tokens == 3 * 62 && f.ids.vocab == 400 && f.ids.eos == 397);
+	k3_k3t_close(&f);
+	cr_assert_eq(RUN("info", scratch_path("x.k3t")), 0);
+	cr_assert_not_null(strstr(table, "\t3\t186\t174\t2\t400\t"));
+}
+
 TEST(a_token_dump_keeps_the_ids_that_were_given)
 {
 	static const uint16_t dump[] = {3, 4, 2, 5};
@@ -99,7 +118,7 @@ TEST(wrong_usage_gives_status_2_a_message_and_no_file)
 	const struct {
 		const char *words[MAX_WORDS], *message;
 	} cases[] = {
-		{{NULL}, "command \"\", allowed are tokens and info"},
+		{{NULL}, "command \"\", allowed are tokens, recall and info"},
 		{{"token"}, "command \"token\""},
 		{{"tokens", text, "-o", out}, "give one of --bytes"},
 		{{"tokens", "--bytes", "--raw-u16", text, "-o", out}, "give one of --bytes"},
@@ -130,6 +149,14 @@ TEST(wrong_usage_gives_status_2_a_message_and_no_file)
 		{{"info", text}, "at least 128"},
 		{{"info", "--ngram", "2", text}, "--ngram takes two files"},
 		{{"info", "--ngram", "6", text, text}, "--ngram 6"},
+		{{"recall", "-o", out}, "--documents N is missing"},
+		{{"recall", "--documents", "1"}, "-o X.k3t is missing"},
+		{{"recall", "--documents", "0", "-o", out}, "--documents 0"},
+		{{"recall", "--documents", "1", "-o", out, text}, "takes options only"},
+		{{"recall", "--documents", "1", "-o", out, "--key-bytes", "1", "--pairs", "27"},
+		 "pairs 27, allowed are 1 to 26"},
+		{{"recall", "--documents", "1", "-o", out, "--vocab", "259"}, "vocabulary 259"},
+		{{"recall", "--documents", "1", "-o", out, "--seed", "-1"}, "--seed -1"},
 	};
 
 	scratch_write("text", "0123456789", 10);

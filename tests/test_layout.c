@@ -4,6 +4,7 @@
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "../common/status.h"
 #include "plan_case.h"
@@ -90,6 +91,15 @@ expect_tiles(const char *runs, size_t n, const struct want *want)
 		expect_tile(plan, i, &want[i]);
 	}
 	destroy(plan);
+}
+
+static bool
+is_accessed(const struct k3_plan *plan, size_t datum)
+{
+	for (size_t i = 0; i < plan->n_access; i++)
+		if (plan->access[i].datum == datum)
+			return true;
+	return false;
 }
 
 /* Status of the check of n ids; what it logs must hold `message`, or be nothing. */
@@ -186,6 +196,36 @@ TEST(tiles_larger_than_the_stream_are_cut_to_it)
 
 	cr_assert_eq(plan->n_tiles, 1);
 	expect_tile(plan, 0, &(struct want){11, 11, 2, 0, 0, 0, 0, -1, -1});
+	destroy(plan);
+}
+
+/* The switch of tests: nothing passes from tile to tile, documents stay what they are. */
+TEST(with_the_state_cut_every_tile_begins_anew)
+{
+	static const struct want want[] = {{64, 64, 1, 0, 0, 0, 0, -1, -1},
+					   {64, 64, 2, 0, 0, 0, 0, -1, -1},
+					   {64, 64, 1, 0, 0, 0, 0, -1, -1}};
+	const struct k3_microbatch what = {.backward = true, .first = true};
+	struct k3_plan_options o;
+	struct k3_layout layout;
+	struct k3_plan *plan;
+	int32_t *ids = ids_of("1:80 2:112", &layout.n_tokens);
+
+	k3_plan_options_init(&o);
+	o.tile_tokens = 64;
+	o.cut_state = true;
+	model = case_model("cp=1", 0, &o);
+	layout.doc_ids = ids;
+	cr_assert_eq(k3_plan_microbatch(&plan, model, &layout, &what), K3_OK);
+	cr_assert_eq(k3_plan_check(plan), K3_OK);
+	for (size_t i = 0; i < 3; i++)
+		expect_tile(plan, i, &want[i]);
+	cr_expect(plan->tile[0].last_doc == 1 && plan->tile[1].first_doc == 1,
+		  "the cut must not change what attention sees");
+	for (size_t i = 0; i < plan->n_data; i++)
+		if (strcmp(plan->data[i].what, "state") == 0)
+			cr_expect(!is_accessed(plan, i), "state %zu is used", i);
+	free(ids);
 	destroy(plan);
 }
 
