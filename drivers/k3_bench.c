@@ -14,6 +14,7 @@ static const struct {
 	const char *about;
 } parts[] = {
 	{"op", k3_bench_op, "checks operations against plain forms, then times them"},
+	{"step", k3_bench_step, "times whole training steps on random ids"},
 };
 static const size_t n_parts = sizeof(parts) / sizeof(parts[0]);
 

@@ -149,6 +149,7 @@ plan_rank(struct job *job, uint64_t *n_tasks)
 	k3_plan_options_init(&options);
 	options.tile_tokens = job->rq->tile_tokens;
 	options.mesh = job->rq->mesh;
+	memcpy(options.activations, job->rq->activations, sizeof(options.activations));
 	options.mesh.rank = job->rank;
 	ret = k3_model_create(&model, job->config, &options);
 	if (ret != K3_OK)

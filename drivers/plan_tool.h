@@ -8,6 +8,7 @@ struct k3_plan_request {
 	size_t n_tokens; /* of a microbatch of one data-parallel rank */
 	const int32_t *doc_ids;
 	uint32_t tile_tokens;
+	const uint8_t *activations; /* [K3_MAX_LAYERS] */
 	uint64_t accumulate;
 	const char *dot, *json; /* files to write; NULL: none */
 	const struct k3_dot_layers *dot_layers;
