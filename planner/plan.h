@@ -101,7 +101,7 @@ struct k3_task {
 	uint32_t first_access, n_access; /* in plan->access, in the order of the kernel's buffers */
 	uint32_t pos;
 	const void *args;    /* k3_<op>_args in the plan's arena; NULL for communication */
-	const char *name;    /* for the trace; lives with the plan */
+	const char *name;    /* "kda_chunk_fwd.l2.t0.g1", no blanks; lives with the plan */
 	double flops, bytes; /* arithmetic and data moved, from the shapes */
 	double param_bytes;  /* of the bytes: parameters, their gradients and moments */
 	double cost_us;	     /* from operation, flops and bytes: machine.h */
