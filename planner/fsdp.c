@@ -191,14 +191,17 @@ n_expert_parts(const struct k3_builder *b, int layer)
 	return i < 0 ? 0 : (int)b->model->params.param[i].n_blocks;
 }
 
-/* What the walk opens after `part`: embedding, layers with their expert groups, root, head; then
- * root, layers backward. */
+/* What the walk opens after `part`: vision, embedding, layers with their expert groups, root, head; then
+ * root, layers, vision backward. */
 static bool
 next_part(const struct k3_builder *b, const struct k3i_fsdp *f, struct part *part)
 {
 	int layers = (int)b->config->layers, step = f->turned ? -1 : 1, layer;
 
 	switch (part->unit) {
+	case K3_UNIT_VISION:
+		*part = (struct part){K3_UNIT_EMBED, -1, -1};
+		return !f->turned;
 	case K3_UNIT_EMBED:
 		*part = (struct part){K3_UNIT_LAYER, 0, -1};
 		return true;
@@ -212,7 +215,9 @@ next_part(const struct k3_builder *b, const struct k3i_fsdp *f, struct part *par
 			*part = (struct part){K3_UNIT_ROOT, -1, -1};
 		else
 			*part = (struct part){K3_UNIT_LAYER, layer, -1};
-		return layer >= 0;
+		if (layer < 0)
+			*part = (struct part){K3_UNIT_VISION, -1, -1};
+		return layer >= 0 || b->model->options.vision;
 	case K3_UNIT_ROOT:
 		if (f->turned)
 			*part = (struct part){K3_UNIT_LAYER, layers - 1, -1};

@@ -45,7 +45,9 @@ k3_layout_hash(const struct k3_layout *layout)
 {
 	uint64_t h = k3_fnv1a(K3_FNV_START, &layout->n_tokens, sizeof(layout->n_tokens));
 
-	return k3_fnv1a(h, layout->doc_ids, layout->n_tokens * sizeof(*layout->doc_ids));
+	h = k3_fnv1a(h, layout->doc_ids, layout->n_tokens * sizeof(*layout->doc_ids));
+	h = k3_fnv1a(h, layout->grid, layout->n_items * sizeof(*layout->grid));
+	return k3_fnv1a(h, layout->item_row, layout->n_items * sizeof(*layout->item_row));
 }
 
 static int32_t

@@ -104,7 +104,7 @@ load_key_layouts(struct k3i_walk *w)
 }
 
 static void
-load_inputs(struct k3i_walk *w)
+load_inputs(struct k3i_walk *w, const struct k3_layout *layout)
 {
 	struct k3_builder *b = w->b;
 	size_t moe_layers = w->c->layers > w->c->first_dense ? w->c->layers - w->c->first_dense : 0;
@@ -115,6 +115,7 @@ load_inputs(struct k3i_walk *w)
 		k3i_use(b, b->model->hyper, K3_W);
 		k3i_task_end(b, 0, 0);
 	}
+	k3i_vision_begin(w, layout);
 	w->ids = k3i_array(w, w->n);
 	w->labels = k3i_array(w, w->n);
 	w->layout = k3i_array(w, w->n);
@@ -146,7 +147,8 @@ load_inputs(struct k3i_walk *w)
 		k3i_use(b, w->ids[i], K3_W);
 		k3i_use(b, w->labels[i], K3_W);
 		k3i_use(b, w->layout[i], K3_W);
-		a->forced.first = 3;
+		k3i_vision_map(w, i, a);
+		a->forced.first = 3 + a->map.n;
 		for (size_t m = 0; w->forced && m < moe_layers; m++) {
 			w->forced[m][i] = k3i_data(b, "forced", K3_DATA_INPUT, K3_I32,
 						   (int)(m + w->c->first_dense), tile, -1, t->rows,
@@ -177,7 +179,8 @@ embed(struct k3i_walk *w)
 		k3i_use(b, w->ids[i], K3_R);
 		k3i_weight(b, &a->table, K3_P_EMBED, -1);
 		k3i_task_end(b, 0, 8.0 * (double)(t * w->c->width));
-		k3i_keep(w, w->p[i]);
+		if (!w->vision)
+			k3i_keep(w, w->p[i]);
 	}
 	k3i_unit_close(b, K3_UNIT_EMBED, -1, -1);
 }
@@ -387,8 +390,12 @@ embed_bwd(struct k3i_walk *w)
 		a->d = w->c->width;
 		k3i_use(b, w->dp[i], K3_R);
 		k3i_use(b, w->ids[i], K3_R);
+		k3i_list_one(b, &a->map, w->map ? (int32_t)w->map[i] : K3_NO_DATUM, K3_R);
 		k3i_grad(b, &a->table, K3_P_EMBED, -1);
-		k3i_task_end(b, (double)(t * w->c->width), 0);
+		/* the first clears the table, each updates the rows of its tokens */
+		size_t cleared = a->table.accumulate ? 0 : a->table.rows;
+		k3i_task_end(b, (double)(t * w->c->width),
+			     4.0 * (double)((3 * t + cleared) * w->c->width));
 	}
 	k3i_unit_reduce(b, K3_UNIT_EMBED, -1, -1);
 }
@@ -422,10 +429,11 @@ backward(struct k3i_walk *w, const uint32_t *dh)
 	for (int l = (int)w->c->layers - 1; l >= 0; l--)
 		layer_bwd(w, l);
 	embed_bwd(w);
+	k3i_vision_bwd(w);
 }
 
 static void
-walk(struct k3i_walk *w)
+walk(struct k3i_walk *w, const struct k3_layout *layout)
 {
 	const struct k3_config *c = w->c;
 	struct k3_arena *arena = w->b->plan->arena;
@@ -436,10 +444,12 @@ walk(struct k3i_walk *w)
 		w->b->status = K3_ENOMEM;
 		return;
 	}
-	load_inputs(w);
+	load_inputs(w, layout);
 	if (w->b->status != K3_OK)
 		return;
+	k3i_vision_fwd(w);
 	embed(w);
+	k3i_vision_scatter(w);
 	for (int l = 0; l < (int)c->layers; l++)
 		layer_fwd(w, l);
 	w->hf = k3i_array(w, w->n);
@@ -504,7 +514,7 @@ k3_plan_microbatch(struct k3_plan **plan, const struct k3_model *model,
 			(w.c->heads + model->options.mla_groups - 1) / model->options.mla_groups;
 		w.kda_groups = (w.c->kda_heads + w.kda_heads_each - 1) / w.kda_heads_each;
 		w.mla_groups = (w.c->heads + w.mla_heads_each - 1) / w.mla_heads_each;
-		walk(&w);
+		walk(&w, layout);
 	}
 	return k3i_builder_finish(&b, plan);
 }

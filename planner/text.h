@@ -7,6 +7,7 @@
 #ifndef K3_PLANNER_TEXT_H
 #define K3_PLANNER_TEXT_H
 #include "build.h"
+#include "vision_tiles.h"
 
 /* Data that a layer's forward pass leaves for its backward pass; each array has one entry per own
  * tile (times groups). */
@@ -45,6 +46,8 @@ struct k3i_walk {
 	uint32_t *hf, *stat_final;		 /* head input */
 	uint32_t kda_heads_each, mla_heads_each; /* heads of a group */
 	uint32_t kda_groups, mla_groups;
+	struct k3i_vision *vision; /* NULL in a text model */
+	uint32_t *map;		   /* NULL, or [tile]: which rows features replace */
 	bool again; /* forward tasks of a layer are being planned for the second time */
 };
 
@@ -122,6 +125,18 @@ uint32_t k3i_kept(struct k3i_walk *w, const char *what, int layer, size_t tile, 
 bool k3i_recomputes(const struct k3i_walk *w, int layer);
 /** Marks a datum as readable after the plan, when the plan keeps things. */
 void k3i_keep(struct k3i_walk *w, uint32_t datum);
+
+/* planner/vision.c: tower, projector, scatter; all do nothing in a text model. */
+
+/** Cuts the items; before the inputs are loaded. */
+void k3i_vision_begin(struct k3i_walk *w, const struct k3_layout *layout);
+/** Adds the map of own tile i to its batch_load task. */
+void k3i_vision_map(struct k3i_walk *w, size_t i, struct k3_batch_load_args *a);
+void k3i_vision_fwd(struct k3i_walk *w);
+/** Features into the embeddings w->p. */
+void k3i_vision_scatter(struct k3i_walk *w);
+/** From the gradient w->dp of the embeddings on. */
+void k3i_vision_bwd(struct k3i_walk *w);
 
 void k3i_kda_fwd(struct k3i_walk *w, int layer, bool opens);
 void k3i_kda_bwd(struct k3i_walk *w, int layer, const uint32_t *dp, uint32_t *dx);

@@ -3,6 +3,7 @@ libk3_la_SOURCES += \
 	tasks/checkpoint_load.c \
 	tasks/checkpoint_save.c \
 	tasks/codelets.c \
+	tasks/perfmodel_check.c \
 	tasks/runtime.c \
 	tasks/store.c \
 	tasks/submit.c \
@@ -17,13 +18,16 @@ libk3_la_SOURCES += \
 	tasks/trace_steps.c \
 	tasks/trace_summary.c \
 	tasks/trace_svg.c \
-	tasks/usage.c
+	tasks/usage.c \
+	tasks/watchdog.c
 
 nobase_k3include_HEADERS += \
 	tasks/checkpoint.h \
 	tasks/codelets.h \
+	tasks/perfmodel_check.h \
 	tasks/runtime.h \
 	tasks/store.h \
 	tasks/submit.h \
 	tasks/trace.h \
-	tasks/usage.h
+	tasks/usage.h \
+	tasks/watchdog.h

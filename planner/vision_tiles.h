@@ -1,0 +1,34 @@
+/* Cutting a microbatch's items in vision tiles (inside planner/). */
+#ifndef K3_PLANNER_VISION_TILES_H
+#define K3_PLANNER_VISION_TILES_H
+#include "build.h"
+#include "vision_split.h"
+
+struct k3i_vtile {
+	size_t n, m;	 /* patches, merged tokens */
+	size_t merged0;	 /* first merged token in the microbatch */
+	int32_t *layout; /* vision layout (vit.h) */
+	size_t parts;
+	size_t key0, n_keys; /* tiles that hold keys of its items: key0 .. key0 + n_keys - 1 */
+};
+
+struct k3i_vtiles {
+	bool placeholder; /* no item: one of a single merged token stands in */
+	size_t n, nominal_n, nominal_m, nominal_parts;
+	struct k3i_vtile *tile;
+	size_t n_merged;
+	size_t *item_patch0; /* [items]; NULL for the placeholder */
+};
+
+/**
+ * Checks the items of a layout against model and stream, then cuts them.
+ * Items keep their order, so a tile's merged tokens follow each other and the tiles that share an item
+ * are neighbours.
+ * @return K3_OK, K3_ESHAPE or K3_EINVAL (logged with the item's number and both values), K3_ENOMEM
+ */
+int k3i_vision_cut(struct k3i_vtiles *v, struct k3_builder *b, const struct k3_layout *layout);
+
+/** Merged tokens of an item. */
+size_t k3i_grid_merged(const struct k3_config *config, const struct k3_grid *grid);
+
+#endif
