@@ -2,4 +2,5 @@
 EXTRA_DIST += \
 	doc/adding-an-operation.md \
 	doc/architecture.md \
+	doc/benchmarks.md \
 	doc/data-formats.md

@@ -14,7 +14,7 @@ static const struct {
 	const char *about;
 } parts[] = {
 	{"op", k3_bench_op, "checks operations against plain forms, then times them"},
-	{"step", k3_bench_step, "times whole training steps"},
+	{"step", k3_bench_step, "times whole training steps on random ids"},
 	{"calibrate", k3_bench_calibrate,
 	 "measures the rates that the planner's costs are made of"},
 };

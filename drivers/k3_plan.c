@@ -10,6 +10,7 @@
 #include "../common/log.h"
 #include "../common/options.h"
 #include "../common/status.h"
+#include "../planner/activations.h"
 #include "../planner/mesh.h"
 #include "../planner/plan_check.h"
 #include "plan_tool.h"
@@ -18,7 +19,7 @@
 enum { EXIT_USAGE = 2, NOTHING_TO_DO = -1 };
 
 struct arguments {
-	const char *model, *documents, *mesh_text, *dot, *dot_layers, *json;
+	const char *model, *documents, *mesh_text, *activations, *dot, *dot_layers, *json;
 	long long layers, vocab, tokens, accumulate;
 	struct k3_cut cut;
 	double memory_gib;
@@ -53,6 +54,10 @@ parse(int argc, char **argv, struct arguments *a)
 		{"memory", "GIB", K3_OPT_REAL, &a->memory_gib, 1e-9, 1e9,
 		 "limit of each memory node: says \"fits: yes\" or \"fits: no\", then with status "
 		 "1",
+		 false},
+		{"activations", "POLICY", K3_OPT_STRING, &a->activations, 0, 0,
+		 "keep, recompute, or A-B:keep,C-D:recompute by layers (keep, or what --memory "
+		 "needs)",
 		 false},
 		{"tsv", NULL, K3_OPT_SWITCH, &a->tsv, 0, 0,
 		 "the report as a tab-separated table for programs", false},
@@ -188,15 +193,44 @@ check_size(const struct arguments *a, const struct k3_config *config)
 	return ret;
 }
 
+static uint64_t
+limit_bytes(const struct arguments *a)
+{
+	return (uint64_t)(a->memory_gib * (1u << 30));
+}
+
+/* What was asked for, or what the limit needs on the cp rank with the most keys.  *refused: no
+ * policy fits, which was logged; then all layers recompute. */
+static int
+choose_activations(struct arguments *a, const struct k3_config *config, bool *refused)
+{
+	struct k3_run_shape shape = {(size_t)a->tokens, (uint32_t)a->accumulate, false};
+	int ret;
+
+	if (a->activations)
+		return k3_activations_parse(a->options.activations, config->layers, a->activations);
+	if (!limit_bytes(a))
+		return K3_OK;
+	a->options.mesh.rank = a->mesh.cp - 1;
+	ret = k3_activations_choose(&a->options, config, &shape, limit_bytes(a));
+	if (ret == K3_ELIMIT) {
+		*refused = true;
+		memset(a->options.activations, K3_RECOMPUTE, sizeof(a->options.activations));
+		ret = K3_OK;
+	}
+	a->options.mesh.rank = 0;
+	return ret;
+}
+
 /* Prints the report; K3_ELIMIT when the step does not fit. */
 static int
-report(const struct arguments *a, const struct k3_plan_result *res)
+report(const struct arguments *a, const struct k3_plan_result *res, bool refused)
 {
 	struct k3_plan_report r = {
 		.stats = &res->stats,
 		.memory = &res->memory,
 		.ranks_checked = res->ranks_checked,
-		.limit_bytes = (uint64_t)(a->memory_gib * (1u << 30)),
+		.limit_bytes = limit_bytes(a),
 		.critical_path = a->critical_path,
 	};
 	int ret = a->tsv ? k3_plan_tsv(stdout, &r) : k3_plan_print(stdout, &r);
@@ -205,8 +239,9 @@ report(const struct arguments *a, const struct k3_plan_result *res)
 		k3_error("drivers", "stdout: %s", strerror(errno));
 		return K3_EIO;
 	}
-	return r.limit_bytes ? k3_plan_check_memory(&res->memory.memory, r.limit_bytes, res->model)
-			     : K3_OK;
+	if (refused || !r.limit_bytes)
+		return refused ? K3_ELIMIT : K3_OK;
+	return k3_plan_check_memory(&res->memory.memory, r.limit_bytes, res->model);
 }
 
 /* Exit status of the program. */
@@ -216,6 +251,7 @@ run(struct arguments *a, const struct k3_config *config)
 	struct k3_plan_result res = {0};
 	struct k3_plan_request rq;
 	int32_t *doc_ids = NULL;
+	bool refused = false;
 	int ret, status = EXIT_FAILURE;
 
 	k3_plan_options_init(&a->options);
@@ -224,6 +260,8 @@ run(struct arguments *a, const struct k3_config *config)
 	if (ret != K3_OK)
 		return EXIT_USAGE;
 	ret = check_size(a, config);
+	if (ret == K3_OK)
+		ret = choose_activations(a, config, &refused);
 	if (ret == K3_OK) {
 		doc_ids = make_layout(a);
 		rq = (struct k3_plan_request){
@@ -238,7 +276,7 @@ run(struct arguments *a, const struct k3_config *config)
 		ret = doc_ids ? k3_plan_all(&rq, config, &res) : K3_ENOMEM;
 	}
 	if (ret == K3_OK)
-		status = report(a, &res) == K3_OK ? EXIT_SUCCESS : EXIT_FAILURE;
+		status = report(a, &res, refused) == K3_OK ? EXIT_SUCCESS : EXIT_FAILURE;
 	else if (ret == K3_EINVAL || ret == K3_ESHAPE || ret == K3_ELIMIT)
 		status = EXIT_USAGE;
 	else if (ret == K3_ENOMEM)

@@ -17,6 +17,7 @@
 #include "../common/schedule.h"
 #include "../common/status.h"
 #include "../planner/plan_check.h"
+#include "../tasks/usage.h"
 #include "train.h"
 
 struct trainer {
@@ -512,6 +513,7 @@ loop(struct trainer *t)
 	printf("step\tloss_nats\tgrad_norm\tlr\ttokens_per_s\tstep_ms%s\n",
 	       o->fingerprint ? "\tfingerprint" : "");
 	fflush(stdout);
+	k3_usage_begin();
 	t->last_time = now();
 	while (t->state->step < last && !stop_signal) {
 		if (submitted == t->state->step)
@@ -541,6 +543,7 @@ report_end(struct trainer *t)
 {
 	double seconds, high = 0;
 	size_t built = k3_plan_cache_built(t->session.cache, &seconds);
+	struct k3_usage usage;
 	char line[256];
 	FILE *f = fopen("/proc/self/status", "r");
 
@@ -554,6 +557,14 @@ report_end(struct trainer *t)
 		"MiB",
 		(unsigned long long)t->state->tokens, built, seconds,
 		(double)k3_store_bytes_held(t->session.store) / 1048576, high / 1024);
+	k3_usage_read(&usage);
+	k3_info("drivers",
+		"%llu tasks of %.3g ms on average; kernels took %.1f %% of the workers' time, "
+		"pauses "
+		"for held-out losses and checkpoints included",
+		(unsigned long long)usage.tasks, k3_usage_mean_task_ms(&usage),
+		100 * k3_usage_share(&usage));
+	k3_usage_warn_short(&usage);
 }
 
 int

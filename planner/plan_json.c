@@ -1,8 +1,10 @@
 /* A plan as JSON, written as it goes: the plan of the released model has a million tasks.  Names
  * hold no character that JSON would want escaped, but the model's name, which may be a path. */
 #include <inttypes.h>
+#include <stdlib.h>
 
 #include "../common/status.h"
+#include "activations.h"
 #include "critical_path.h"
 #include "plan_graph.h"
 #include "plan_print.h"
@@ -29,8 +31,9 @@ json_bool(bool b)
 }
 
 static void
-put_options(FILE *out, const struct k3_plan_options *o)
+put_options(FILE *out, const struct k3_plan_options *o, uint32_t layers)
 {
+	char *activations = k3_activations_text(o->activations, layers);
 	static const char *const balance[] = {[K3_BALANCE_NONE] = "none",
 					      [K3_BALANCE_SIGN] = "sign",
 					      [K3_BALANCE_QUANTILE] = "quantile"};
@@ -49,10 +52,11 @@ put_options(FILE *out, const struct k3_plan_options *o)
 		", \"vision\": %s, \"balance\": \"%s\", \"bins\": %u, \"balance_u\": %.9g, "
 		"\"adam_beta1\": %.9g, \"adam_beta2\": %.9g, \"adam_eps\": %.9g, "
 		"\"weight_decay\": %.9g, \"clip_norm\": %.9g, \"clip_eps\": %.9g, "
-		"\"fingerprint\": %s}",
+		"\"fingerprint\": %s, \"cut_state\": %s, \"activations\": \"%s\"}",
 		json_bool(o->vision), balance[o->balance], o->bins, o->balance_u, o->adam_beta1,
 		o->adam_beta2, o->adam_eps, o->weight_decay, o->clip_norm, o->clip_eps,
-		json_bool(o->fingerprint));
+		json_bool(o->fingerprint), json_bool(o->cut_state), activations ? activations : "");
+	free(activations);
 }
 
 static void
@@ -61,7 +65,7 @@ put_head(FILE *out, const struct k3_plan *plan, const struct k3_critical_path *p
 	fprintf(out, "{\n\"model\": ");
 	put_string(out, plan->model->config.name);
 	fprintf(out, ", \"plan\": \"%s\"", k3_plan_name(plan));
-	put_options(out, &plan->model->options);
+	put_options(out, &plan->model->options, plan->model->config.layers);
 	fprintf(out,
 		",\n\"tokens\": %zu, \"own_rows\": %zu, \"own_first\": %zu, \"own_tiles\": %zu, "
 		"\"positions\": %u, \"layout_hash\": \"%016" PRIx64 "\"",

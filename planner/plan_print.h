@@ -26,8 +26,8 @@ int k3_plan_print(FILE *out, const struct k3_plan_report *report);
  *   table name kind tasks elems flops bytes cost_us critical_tasks critical_us
  *
  * "-" where a number makes no sense.  Rows by table, in this order:
- *   step    all; parameters (elems: of the whole model)
- *   pass    forward, backward, optimizer
+ *   step    all; parameters (elems: of the whole model); activations (kind: the policy)
+ *   pass    forward, backward, optimizer, recompute
  *   family  those that have tasks
  *   layer   0 .. layers-1, kind kda_dense, kda_moe, mla_dense, mla_moe; none: tasks of no layer
  *   plan    first, next, end; kind: how often it runs; tasks, and critical_us of one run

@@ -1,9 +1,11 @@
 /* The report of a step for people: few digits, units that fit.  The trap: columns line up only
  * while every number is printed in a field of its own, so numbers become text first. */
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "../common/status.h"
+#include "activations.h"
 #include "mesh.h"
 #include "plan_print.h"
 
@@ -169,6 +171,7 @@ title(FILE *out, const struct k3_plan_report *r)
 	const struct k3_plan_stats *s = r->stats;
 	const struct k3_config *c = &s->model->config;
 	const struct k3_mesh *mesh = &s->model->options.mesh;
+	char *activations = k3_activations_text(s->model->options.activations, c->layers);
 	uint64_t microbatches = 0;
 
 	for (size_t i = 0; i < s->n_plans; i++)
@@ -179,6 +182,8 @@ title(FILE *out, const struct k3_plan_report *r)
 	fprintf(out, "step: %" PRIu64 " microbatch%s of %zu tokens, %zu tile%s, %zu of them here\n",
 		microbatches, microbatches == 1 ? "" : "es", s->n_tokens, s->n_tiles,
 		s->n_tiles == 1 ? "" : "s", s->own_tiles);
+	fprintf(out, "activations: %s\n", activations ? activations : "?");
+	free(activations);
 	fprintf(out,
 		"mesh: dp_replicate=%u dp_shard=%u cp=%u; counts of rank %u, memory of the "
 		"rank that needs most, order of communication proved on %u of %u ranks\n",

@@ -1,8 +1,10 @@
 /* The report of a step for programs.  The trap: readers find columns by the header and rows by
  * (table, name, kind), so new ones may come, but none may change its meaning. */
 #include <inttypes.h>
+#include <stdlib.h>
 
 #include "../common/status.h"
+#include "activations.h"
 #include "mesh.h"
 #include "plan_print.h"
 
@@ -34,6 +36,15 @@ count_row(FILE *out, const char *table, const char *name, const char *kind,
 		fprintf(out, "%s\t%s\t%s\t%" PRIu64 "\t-\t%.9g\t%.9g\t%.9g\t%" PRIu64 "\t%.9g\n",
 			table, name, kind, c->n_tasks, c->flops, c->bytes, c->cost_us,
 			c->critical_tasks, c->critical_us);
+}
+
+static void
+activations_row(FILE *out, const struct k3_plan_stats *s)
+{
+	char *text = k3_activations_text(s->model->options.activations, s->model->config.layers);
+
+	fprintf(out, "step\tactivations\t%s\t-\t-\t-\t-\t-\t-\t-\n", text ? text : "-");
+	free(text);
 }
 
 static void
@@ -108,6 +119,7 @@ k3_plan_tsv(FILE *out, const struct k3_plan_report *r)
 	count_row(out, "step", "all", "-", &s->total);
 	fprintf(out, "step\tparameters\t-\t-\t%" PRIu64 "\t-\t-\t-\t-\t-\n",
 		s->model->params.n_elems);
+	activations_row(out, s);
 	for (int p = 0; p < K3_N_PASSES; p++)
 		count_row(out, "pass", k3_pass_name((enum k3_pass)p), "-", &s->pass[p]);
 	for (int f = 0; f < K3_N_FAMILIES; f++)

@@ -18,7 +18,8 @@ libk3_la_SOURCES += \
 	tasks/trace_steps.c \
 	tasks/trace_summary.c \
 	tasks/trace_svg.c \
-	tasks/usage.c
+	tasks/usage.c \
+	tasks/watchdog.c
 
 nobase_k3include_HEADERS += \
 	tasks/checkpoint.h \
@@ -28,4 +29,5 @@ nobase_k3include_HEADERS += \
 	tasks/store.h \
 	tasks/submit.h \
 	tasks/trace.h \
-	tasks/usage.h
+	tasks/usage.h \
+	tasks/watchdog.h

@@ -19,6 +19,7 @@
 #include "codelets.h"
 #include "perfmodel_check.h"
 #include "trace_starpu.h"
+#include "watchdog.h"
 
 struct k3_runtime {
 	struct k3_trace *trace;
@@ -82,6 +83,21 @@ k3_runtime_warn_blas(void)
 #endif
 }
 
+/* The library found at run time, which need not be the one that configure found. */
+static int
+check_version(struct k3_runtime *r)
+{
+	int major, minor, release, refuse;
+
+	starpu_get_version(&major, &minor, &release);
+	snprintf(r->version, sizeof(r->version), "%d.%d.%d", major, minor, release);
+	const char *fault = k3_starpu_fault(major, minor, release, &refuse);
+	if (!refuse)
+		return K3_OK;
+	k3_error("tasks", "StarPU %s: %s; 1.3.10 or later is needed", r->version, fault);
+	return K3_ENODEV;
+}
+
 /* What StarPU's models know of our operations; entries that contradict each other are taken out. */
 static int
 report_models(const char *when, bool repair)
@@ -103,11 +119,17 @@ k3_runtime_create(struct k3_runtime **runtime, const struct k3_runtime_options *
 {
 	struct k3_runtime *r = calloc(1, sizeof(*r));
 	struct starpu_conf conf;
-	int major, minor, release, ret;
+	int ret;
 
 	*runtime = NULL;
 	if (!r)
 		return K3_ENOMEM;
+	ret = check_version(r);
+	if (ret != K3_OK) {
+		free(r);
+		return ret;
+	}
+	k3i_watchdog_prepare();
 	starpu_malloc_set_align(256);
 	starpu_conf_init(&conf);
 	k3_codelets_use_history(options->calibrate);
@@ -125,8 +147,7 @@ k3_runtime_create(struct k3_runtime **runtime, const struct k3_runtime_options *
 #ifdef K3_HAVE_OPENBLAS
 	openblas_set_num_threads(1);
 #endif
-	starpu_get_version(&major, &minor, &release);
-	snprintf(r->version, sizeof(r->version), "%d.%d.%d", major, minor, release);
+	k3i_watchdog_start();
 	r->workers = starpu_cpu_worker_get_count();
 	r->window = options->window;
 	r->scheduler = starpu_sched_ctx_get_sched_policy(0)->policy_name;
@@ -161,6 +182,20 @@ k3_runtime_drain(struct k3_runtime *runtime)
 {
 	(void)runtime;
 	starpu_task_wait_for_all();
+}
+
+void
+k3_runtime_pause(struct k3_runtime *runtime)
+{
+	k3_runtime_drain(runtime);
+	starpu_pause();
+}
+
+void
+k3_runtime_resume(struct k3_runtime *runtime)
+{
+	(void)runtime;
+	starpu_resume();
 }
 
 void

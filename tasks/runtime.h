@@ -19,14 +19,19 @@ struct k3_runtime_options {
 /**
  * Starts StarPU with its workers (STARPU_NCPU, STARPU_SCHED and the rest of its environment are the
  * user's), one BLAS thread per worker, buffers aligned to 256 bytes.  Logs version, scheduler and
- * how many of the machine's cores are used, and why not all.
- * @return K3_OK, K3_ENODEV (no worker; logged), K3_EIO (the folder of the trace), K3_ENOMEM
+ * how many of the machine's cores are used, and why not all.  When no task ends for a time
+ * (watchdog.h) a warning says so.
+ * @return K3_OK, K3_ENODEV (no worker, or a StarPU that is refused; logged), K3_EIO (the folder of the trace), K3_ENOMEM
  */
 int k3_runtime_create(struct k3_runtime **runtime, const struct k3_runtime_options *options);
 /** Drains, finishes the trace when nobody has, shuts down. NULL is legal. */
 void k3_runtime_destroy(struct k3_runtime *runtime);
 /** Waits for all tasks that were submitted. The one place that does. */
 void k3_runtime_drain(struct k3_runtime *runtime);
+/** Drains, then keeps the workers still, which poll for tasks when they have none; until resumed
+ * nothing may be submitted. */
+void k3_runtime_pause(struct k3_runtime *runtime);
+void k3_runtime_resume(struct k3_runtime *runtime);
 /** Holds submission back while too many tasks are in flight; called before each. */
 void k3_runtime_throttle(struct k3_runtime *runtime);
 

@@ -138,17 +138,18 @@ axis(const struct panel *p)
 	}
 }
 
-/* Where a task stands in its step; grows with the walk. Layer -1 comes before the layers forward
- * (embedding), after them in the loss. -1: says nothing about progress. */
+/* Where a task stands in its step; grows with the walk.  Of the tasks without a layer the embedding
+ * comes before all layers, the rest (last norm, head) after them.  -1: says nothing about progress.
+ */
 static int64_t
 place(const struct k3_trace_record *r)
 {
-	int layer = r->layer >= 0 ? r->layer : k3_op_family(r->op) == K3_FAMILY_LOSS ? 9998 : -1;
+	int layer = r->layer >= 0 ? r->layer : k3_op_family(r->op) == K3_FAMILY_EMBED ? -1 : 9998;
 	int64_t micro = (int64_t)(r->microbatch < 0 ? 1 << 20 : r->microbatch) * 100000;
 
 	if (r->pass == K3_PASS_FORWARD)
 		return k3_op_family(r->op) == K3_FAMILY_IO ? -1 : micro + layer + 1;
-	if (r->pass == K3_PASS_BACKWARD)
+	if (r->pass == K3_PASS_BACKWARD || r->pass == K3_PASS_RECOMPUTE)
 		return micro + 30000 - layer - 1;
 	/* the norms of gradients are taken while others are still being made */
 	return r->op == K3_OP_CLIP_FACTOR || r->op == K3_OP_ADAMW_STEP ? micro + 40000 : -1;

@@ -55,7 +55,9 @@ check_PROGRAMS += \
 	tests/test_schedule \
 	tests/test_st_write \
 	tests/test_trace \
-	tests/test_vec \
+	tests/test_vec_act \
+	tests/test_vec_bits \
+	tests/test_vec_sum \
 	tests/test_verify_report
 check_LTLIBRARIES += tests/libfixture.la
 TESTS += $(check_PROGRAMS)
@@ -90,7 +92,8 @@ tests_libfixture_la_SOURCES = \
 	tests/scratch.c \
 	tests/scratch.h \
 	tests/trace_case.c \
-	tests/trace_case.h
+	tests/trace_case.h \
+	tests/vec_case.h
 
 LOG_COMPILER = $(SHELL) $(top_srcdir)/contrib/run-crit.sh
 LOG_DRIVER = env AM_TAP_AWK='$(AWK)' $(SHELL) $(top_srcdir)/build-aux/tap-driver.sh

@@ -66,19 +66,49 @@ TEST(it_says_whether_a_step_fits_and_its_status_says_so_too)
 
 TEST(a_step_that_needs_exactly_the_limit_fits)
 {
-	struct program_result r = program_run("", "k3_plan", "--model tiny --tokens 100 --tsv");
+	static const char args[] = "--model tiny --tokens 100 --tsv --activations keep";
+	struct program_result r = program_run("", "k3_plan", "%s", args);
 	double bound = cell(r.out, "memory\tmain\tbound", BYTES);
 
 	program_free(&r);
-	r = program_run("", "k3_plan", "--model tiny --tokens 100 --tsv --memory %.17g",
-			bound / (1 << 30));
+	r = program_run("", "k3_plan", "%s --memory %.17g", args, bound / (1 << 30));
 	cr_expect_eq(r.status, 0);
+	cr_expect_not_null(strstr(r.out, "\nfits\tyes\t"));
+	cr_expect_eq(cell(r.out, "memory\tmain\tmissing", BYTES), 0);
 	program_free(&r);
-	r = program_run("", "k3_plan", "--model tiny --tokens 100 --tsv --memory %.17g",
-			(bound - 1) / (1 << 30));
+	r = program_run("", "k3_plan", "%s --memory %.17g", args, (bound - 1) / (1 << 30));
 	cr_expect_eq(r.status, 1);
 	cr_expect_eq(cell(r.out, "memory\tmain\tmissing", BYTES), 1);
 	program_free(&r);
+}
+
+/* Between what is needed when all layers recompute and when none does, some recompute. */
+TEST(a_limit_chooses_the_layers_that_recompute)
+{
+	static const char args[] = "--model tiny --tokens 2048 --tile-tokens 64 --tsv";
+	struct program_result keep = program_run("", "k3_plan", "%s --activations keep", args),
+			      all = program_run("", "k3_plan", "%s --activations recompute", args);
+	double most = cell(keep.out, "memory\tmain\tbound", BYTES),
+	       least = cell(all.out, "memory\tmain\tbound", BYTES);
+
+	cr_expect_lt(least, most);
+	cr_expect_eq(cell(keep.out, "pass\trecompute\t-", TASKS), -1);
+	struct program_result r =
+		program_run("", "k3_plan", "%s --memory %.17g", args, (most - 1) / (1 << 30));
+	cr_expect_eq(r.status, 0);
+	cr_expect_leq(cell(r.out, "memory\tmain\tbound", BYTES), most - 1);
+	cr_expect_gt(cell(r.out, "pass\trecompute\t-", TASKS), 0);
+	cr_expect_leq(cell(r.out, "pass\trecompute\t-", TASKS),
+		      cell(all.out, "pass\trecompute\t-", TASKS));
+	cr_expect_not_null(strstr(r.out, "\nstep\tactivations\t0-"));
+	program_free(&r);
+	r = program_run("", "k3_plan", "%s --memory %.17g", args, (least - 1) / (1 << 30));
+	cr_expect_eq(r.status, 1);
+	cr_expect_not_null(strstr(r.out, "\nfits\tno\t"));
+	cr_expect_not_null(strstr(scratch_log(), "1 bytes are missing"));
+	program_free(&r);
+	program_free(&all);
+	program_free(&keep);
 }
 
 /* Published counts: 2.78 e12 parameters in 93 layers; four fp32 copies. */
@@ -208,6 +238,7 @@ TEST(bad_options_are_refused_with_the_value_and_status_two)
 		{"--model tiny --documents 1x", "1x"},
 		{"--model tiny --tokens 5 --documents 3,3", "6 tokens together"},
 		{"--model tiny --memory NaN", "NaN"},
+		{"--model tiny --activations 0-5:recompute", "layers from 0 to 4"},
 		{"--model tiny --memory -1", "--memory -1"},
 		{"--model tiny --memory 0", "--memory 0"},
 		{"--model tiny extra", "extra"},

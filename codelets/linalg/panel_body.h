@@ -91,9 +91,9 @@ tile(size_t rows, size_t regs, float *c, size_t ldc, size_t left, int add, float
 }
 
 #define PANEL_TILE(rows, regs)                                                                     \
-	static void __attribute__((noinline)) tile_##rows##_##regs(                                \
-		float *c, size_t ldc, size_t left, int add, float alpha, const float *a,           \
-		size_t rs, size_t cs, const float *b, size_t k)                                    \
+	static void __attribute__((noinline))                                                      \
+	tile_##rows##_##regs(float *c, size_t ldc, size_t left, int add, float alpha,              \
+			     const float *a, size_t rs, size_t cs, const float *b, size_t k)       \
 	{                                                                                          \
 		tile(rows, regs, c, ldc, left, add, alpha, a, rs, cs, b, k);                       \
 	}
@@ -152,8 +152,8 @@ panel_product(float *c, size_t ldc, int add, float alpha, const float *a, size_t
 }
 
 /**
- * Panels of the rows x [k, n]; rows whose keep[p] is 0 become zeros, as a sum must not meet what they
- * hold (0 * NaN is NaN).  keep = NULL keeps all.
+ * Panels of the rows x [k, n]; rows whose keep[p] is 0 become zeros, as a sum must not meet what
+ * they hold (0 * NaN is NaN).  keep = NULL keeps all.
  */
 static void
 panel_rows(float *b, size_t ldb, const float *x, size_t ld, size_t k, size_t n, const int32_t *keep)
