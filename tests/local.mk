@@ -21,11 +21,13 @@ check_PROGRAMS += \
 	tests/test_kda_recurrent \
 	tests/test_kda_small \
 	tests/test_layout \
+	tests/test_lint \
 	tests/test_lm_head \
 	tests/test_mix_norm \
 	tests/test_mla \
 	tests/test_mla_proj \
 	tests/test_model \
+	tests/test_model_flops \
 	tests/test_model_walk \
 	tests/test_moe \
 	tests/test_moe_route \
@@ -41,7 +43,9 @@ check_PROGRAMS += \
 	tests/test_plan_program \
 	tests/test_recall \
 	tests/test_rng \
+	tests/test_run_bench_step \
 	tests/test_run_golden \
+	tests/test_run_sched \
 	tests/test_run_recall \
 	tests/test_run_spine \
 	tests/test_run_trace \
