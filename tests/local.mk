@@ -45,8 +45,8 @@ check_PROGRAMS += \
 	tests/test_rng \
 	tests/test_run_bench_step \
 	tests/test_run_golden \
-	tests/test_run_sched \
 	tests/test_run_recall \
+	tests/test_run_sched \
 	tests/test_run_spine \
 	tests/test_run_trace \
 	tests/test_run_train \
