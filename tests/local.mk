@@ -28,6 +28,7 @@ check_PROGRAMS += \
 	tests/test_machine \
 	tests/test_mix_norm \
 	tests/test_mla \
+	tests/test_mla_blocks \
 	tests/test_mla_proj \
 	tests/test_model \
 	tests/test_model_flops \

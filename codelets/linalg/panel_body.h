@@ -15,14 +15,8 @@
 #include <stdint.h>
 #include <string.h>
 
-#if defined(__AVX512F__)
-enum { PANEL_LANES = 16, TILE_ROWS = 8 };
-#elif defined(__AVX__)
-enum { PANEL_LANES = 8, TILE_ROWS = 4 };
-#else
-enum { PANEL_LANES = 4, TILE_ROWS = 4 };
-#endif
-enum { PANEL = 32 };
+/* The including file says how many floats a register holds: 4, 8 or 16. */
+enum { PANEL = 32, PANEL_LANES = K3_PANEL_LANES, TILE_ROWS = PANEL_LANES == 16 ? 8 : 4 };
 
 typedef float lanes __attribute__((vector_size(PANEL_LANES * 4), aligned(4), may_alias));
 typedef int32_t int_lanes __attribute__((vector_size(PANEL_LANES * 4), aligned(4), may_alias));
