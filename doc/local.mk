@@ -10,7 +10,8 @@ EXTRA_DIST += \
 	doc/man/k3_plan.1.in \
 	doc/man/k3_train.1.in \
 	doc/man/k3_verify.1.in \
-	doc/man/man.sh
+	doc/man/man.sh \
+	doc/tracing.md
 
 k3_man_pages = \
 	doc/man/k3_bench.1 \
