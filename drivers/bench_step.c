@@ -13,13 +13,14 @@
 #include "../planner/activations.h"
 #include "bench.h"
 #include "bench_step.h"
+#include "session.h"
 
 enum { MOST_DOCS = 4096, MOST_SCHEDULERS = 64 };
 
 struct step_options {
 	const char *model, *documents, *scheduler, *activations, *trace;
-	long long layers, vocab, tokens, accumulate, tile_tokens, workers, window, steps, rounds,
-		warmup, seed;
+	long long layers, vocab, tokens, accumulate, workers, window, steps, rounds, warmup, seed;
+	struct k3_cut cut;
 	double memory_gib, limit_s;
 	bool compare_workers, fingerprint, check;
 };
@@ -79,8 +80,8 @@ print_row(const struct step_options *o, const struct k3i_step_case *what, const 
 	const struct k3i_step_result *x = &r->result;
 	char tile[24] = "all";
 
-	if (o->tile_tokens)
-		snprintf(tile, sizeof(tile), "%lld", o->tile_tokens);
+	if (o->cut.tile_tokens)
+		snprintf(tile, sizeof(tile), "%lld", o->cut.tile_tokens);
 	char *activations = k3_activations_text(what->plan.activations, what->config.layers);
 	printf("%s\t%u\t%u\t%lld\t%zu\t%s\t%s\t%s\t%.9g\t%s\t%s", what->config.name,
 	       what->config.layers, what->config.vocab, o->tokens, what->accumulate, tile,
@@ -170,7 +171,7 @@ make_case(struct step_options *o, struct k3i_step_case *what)
 	K3_TRY(k3_config_check(c));
 	K3_TRY(parse_documents(o, what));
 	k3_plan_options_init(&what->plan);
-	what->plan.tile_tokens = (uint32_t)o->tile_tokens;
+	K3_TRY(k3_session_cut(&what->plan, &what->machine, &o->cut, c, (size_t)o->tokens));
 	what->plan.fingerprint = o->fingerprint;
 	K3_TRY(choose_activations(o, what));
 	what->trace_dir = o->trace;
@@ -292,12 +293,11 @@ parse(struct step_options *o, int argc, char **argv)
 		 "lengths of a microbatch's documents, instead of --tokens", false},
 		{"accumulate", "M", K3_OPT_INT, &o->accumulate, 1, 1e6,
 		 "microbatches of a step (1)", false},
-		{"tile-tokens", "N|all", K3_OPT_TILE, &o->tile_tokens, 0, 0,
-		 "rows of a token tile: a multiple of 64, or all (all)", false},
 		{"activations", "POLICY", K3_OPT_STRING, &o->activations, 0, 0,
 		 "keep, recompute, or A-B:keep,C-D:recompute by layers (keep)", false},
 		{"memory", "GIB", K3_OPT_REAL, &o->memory_gib, 1e-6, 1e9,
 		 "limit of a memory node: recomputes as many layers as that needs", false},
+		K3_CUT_OPTIONS(&o->cut),
 		{"workers", "N", K3_OPT_INT, &o->workers, 1, 4096,
 		 "CPU workers (STARPU_NCPU, or all cores)", false},
 		{"compare-workers", NULL, K3_OPT_SWITCH, &o->compare_workers, 0, 0,

@@ -22,6 +22,8 @@
 
 struct trainer {
 	const struct k3_train_options *options;
+	struct k3_train_options chosen; /* options, with numbers for what was to be chosen */
+	struct k3_machine machine;
 	struct k3_run_state *state;
 	struct k3_session session;
 	struct k3_config config;
@@ -222,6 +224,25 @@ out:
 	return ret;
 }
 
+/* Options of the planner; what was to be chosen becomes a number, here and in run.json. */
+static int
+plan_options(struct trainer *t, struct k3_plan_options *plan)
+{
+	const struct k3_train_options *o = t->options;
+	int ret;
+
+	k3_plan_options_init(plan);
+	plan->balance = rule_of(o->balance);
+	plan->weight_decay = o->weight_decay;
+	plan->clip_norm = o->clip;
+	plan->fingerprint = o->fingerprint;
+	plan->cut_state = o->cut_state;
+	K3_TRY(k3_session_cut(plan, &t->machine, &t->chosen.cut, &t->config, (size_t)o->tokens));
+	K3_TRY(choose_activations(t, plan));
+out:
+	return ret;
+}
+
 /* A resumed run goes on in the table of the one before; else the file is begun anew. */
 static int
 open_eval_log(struct trainer *t)
@@ -249,14 +270,7 @@ open_all(struct trainer *t, const char *folder)
 	K3_TRY(open_data(t));
 	K3_TRY(make_config(t));
 	K3_TRY(check_save(o, folder));
-	k3_plan_options_init(&plan);
-	plan.tile_tokens = (uint32_t)o->tile_tokens;
-	plan.balance = rule_of(o->balance);
-	plan.weight_decay = o->weight_decay;
-	plan.clip_norm = o->clip;
-	plan.fingerprint = o->fingerprint;
-	plan.cut_state = o->cut_state;
-	K3_TRY(choose_activations(t, &plan));
+	K3_TRY(plan_options(t, &plan));
 	for (int i = 0; i < 2; i++) {
 		t->rows[i] = malloc(rows * sizeof(int32_t));
 		if (!t->rows[i])
@@ -266,7 +280,8 @@ open_all(struct trainer *t, const char *folder)
 		&t->session, &t->config, &plan,
 		&(struct k3_runtime_options){.window = (uint32_t)o->window,
 					     .trace_dir = o->trace,
-					     .trace_most_tasks = (size_t)o->trace_tasks}));
+					     .trace_most_tasks = (size_t)o->trace_tasks,
+					     .calibrate = o->calibrate}));
 	k3_info("drivers",
 		"k3_train %s, model %s with %llu parameters, seed %lld, data %s with %llu tokens "
 		"an epoch",
@@ -555,10 +570,11 @@ report_end(struct trainer *t)
 int
 k3_train_run(const struct k3_train_options *options, struct k3_run_state *state, const char *folder)
 {
-	struct trainer t = {.options = options, .state = state};
+	struct trainer t = {.chosen = *options, .state = state};
 	struct sigaction action = {.sa_handler = on_signal};
 	int status = 2, ret;
 
+	t.options = &t.chosen;
 	sigaction(SIGINT, &action, NULL);
 	sigaction(SIGTERM, &action, NULL);
 	K3_TRY(open_all(&t, folder));

@@ -1,6 +1,7 @@
 /* StarPU's start and end. */
 #ifndef K3_TASKS_RUNTIME_H
 #define K3_TASKS_RUNTIME_H
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -11,6 +12,8 @@ struct k3_runtime_options {
 	uint32_t window;	 /* most tasks in flight; 0: unlimited */
 	const char *trace_dir;	 /* where a trace goes (trace.h); NULL: none */
 	size_t trace_most_tasks; /* records that it keeps; 0: K3_TRACE_MOST_TASKS */
+	bool calibrate; /* schedulers go by what StarPU has measured and measures, not by the plan's
+			   costs (codelets.h); models of earlier runs are checked first */
 };
 
 /**
@@ -32,6 +35,8 @@ void k3_runtime_resume(struct k3_runtime *runtime);
 /** Holds submission back while too many tasks are in flight; called before each. */
 void k3_runtime_throttle(struct k3_runtime *runtime);
 
+/** Cores that this process may use, StarPU or not; >= 1. */
+uint32_t k3_runtime_cores(void);
 /**
  * What the tasks submitted from now on belong to, for our trace and StarPU's (iterations).
  * @param step        as the program's table numbers it; -1: no step
@@ -53,7 +58,7 @@ const char *k3_runtime_scheduler(const struct k3_runtime *runtime);
 /** "1.3.10" */
 const char *k3_runtime_version(const struct k3_runtime *runtime);
 /** Name of the BLAS kernels in use, "" when the library does not tell: other kernels round
- * otherwise. */
+ * otherwise. runtime may be NULL: StarPU has no part in it. */
 const char *k3_runtime_blas(const struct k3_runtime *runtime);
 /** Warns when OpenBLAS does not know the processor and took slow kernels; needs no runtime. */
 void k3_runtime_warn_blas(void);

@@ -75,8 +75,6 @@ struct k3i_kda_lanes {
 	void (*gate_sum)(const struct k3i_kda_chunk *c, const struct k3i_kda_chunk_grad *d);
 	/** dg -> gradient of x in place; adds to dab. */
 	void (*gate_bwd)(const struct k3i_kda_chunk *c, const struct k3i_kda_chunk_grad *d);
-	/** z[i] = 1 / (1 + exp(-x[i])), any n; NaN stays NaN. */
-	void (*sigmoid)(float *z, const float *x, size_t n);
 };
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)

@@ -320,21 +320,8 @@ gate_bwd(const struct k3i_kda_chunk *c, const struct k3i_kda_chunk_grad *d)
 	d->dab[0] += lane_sum(&da);
 }
 
-static void
-sigmoid(float *z, const float *x, size_t n)
-{
-	for (size_t i = 0; i < n; i += L) {
-		size_t bytes = (n - i < L ? n - i : L) * sizeof(float);
-		k3i_vf in = {0}, out, rest;
-
-		memcpy(&in, x + i, bytes);
-		sigmoid_lanes(&out, &rest, &in);
-		memcpy(z + i, &out, bytes);
-	}
-}
-
 #define K3I_LANES_TABLE                                                                            \
 	{                                                                                          \
 		gate, decay, diagonal, inverse, mul, muladd, scale_all, mul_rows, scale_rows, wy,  \
-			diagonal_bwd, gate_sum, gate_bwd, sigmoid                                  \
+			diagonal_bwd, gate_sum, gate_bwd                                           \
 	}

@@ -71,8 +71,9 @@ part(const struct rows *rows, size_t from, size_t n)
 	return (struct rows){rows->doc + from, lower(n, rows->n - from), rows->row0 + from};
 }
 
-/* The key rows that a slice of queries can see, a run, since documents are; holes inside are masked.
- * Ids ascend, so the run of a later slice begins and ends no earlier: *at is where this one's began.
+/* The key rows that a slice of queries can see, a run, since documents are; holes inside are
+ * masked. Ids ascend, so the run of a later slice begins and ends no earlier: *at is where this
+ * one's began.
  */
 static struct span
 key_span(const struct rows *keys, const struct rows *slice, size_t *at)
@@ -112,8 +113,8 @@ key_spans(const struct rows *keys, const struct rows *block, struct span *span, 
 	return all;
 }
 
-/* The part of a span in the key block from .. from + n - 1 (from a multiple of 32), begun at a whole
- * panel. */
+/* The part of a span in the key block from .. from + n - 1 (from a multiple of 32), begun at a
+ * whole panel. */
 static struct span
 in_block(struct span span, size_t from, size_t n)
 {
@@ -122,7 +123,8 @@ in_block(struct span span, size_t from, size_t n)
 	return cut.from < cut.to ? cut : (struct span){from, from};
 }
 
-/* Does every query of the slice see every key of the span, without padding up to whole registers? */
+/* Does every query of the slice see every key of the span, without padding up to whole registers?
+ */
 static int
 all_seen(const struct rows *keys, struct span span, const struct rows *slice)
 {

@@ -13,6 +13,8 @@
 #define K3_VEC_VEC_H
 #include <stddef.h>
 
+#include "../linalg/lanes.h"
+
 /** One row of the gradient of a weighted sum x = sum_j share_j v_j whose scores saw v too:
  *  dv_j = share_j dx + scale_j gamma rho - shrink_j v_j, added to dv_j (accumulate) or in its
  * place; the last one is added to the addends instead.  e = sum_j scale_j v_j; dgamma += e rho,
@@ -89,9 +91,6 @@ struct k3_vec {
 			  size_t taps, size_t n);
 };
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define K3_VEC_WIDE 1
-#endif
 extern const struct k3_vec k3_vec_base, k3_vec_avx2, k3_vec_avx512;
 
 /** The widest implementation that this processor runs. */

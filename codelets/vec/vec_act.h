@@ -1,7 +1,7 @@
 /* Bodies of the activations of vec.h. */
 #ifndef K3_VEC_ACT_H
 #define K3_VEC_ACT_H
-#include "lanes.h"
+#include "vec_lanes.h"
 #include "vec.h"
 
 K3I_INLINE void

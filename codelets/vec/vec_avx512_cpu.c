@@ -5,6 +5,6 @@
 #define K3I_VEC_BYTES 64
 #include "vec_table.h"
 
-#ifdef K3_VEC_WIDE
+#ifdef K3_HAVE_WIDE_LANES
 const struct k3_vec k3_vec_avx512 = K3I_VEC_TABLE;
 #endif

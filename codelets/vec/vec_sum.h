@@ -3,7 +3,7 @@
 #define K3_VEC_SUM_H
 #include <math.h>
 
-#include "lanes.h"
+#include "vec_lanes.h"
 #include "vec.h"
 
 K3I_INLINE void
