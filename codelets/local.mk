@@ -3,7 +3,6 @@ libk3_la_SOURCES += \
 	codelets/attnres/mix_norm_cpu.c \
 	codelets/embed/embed_cpu.c \
 	codelets/glu/glu_cpu.c \
-	codelets/glu/situ.h \
 	codelets/io/load_cpu.c \
 	codelets/kda/exp_neg.h \
 	codelets/kda/flush.h \
@@ -21,14 +20,23 @@ libk3_la_SOURCES += \
 	codelets/kda/kda_proj_cpu.c \
 	codelets/kda/kda_recurrent_cpu.c \
 	codelets/kda/kda_tile.h \
+	codelets/linalg/lanes.h \
 	codelets/linalg/linear.h \
 	codelets/linalg/linear_cpu.c \
+	codelets/linalg/panel_body.h \
 	codelets/loss/lm_head_cpu.c \
 	codelets/loss/loss_sum_cpu.c \
+	codelets/mla/mla_attn.h \
+	codelets/mla/mla_attn_avx2_cpu.c \
+	codelets/mla/mla_attn_avx512_cpu.c \
+	codelets/mla/mla_attn_body.h \
+	codelets/mla/mla_attn_bwd_body.h \
 	codelets/mla/mla_attn_cpu.c \
+	codelets/mla/mla_attn_fwd_body.h \
 	codelets/mla/mla_expand_cpu.c \
 	codelets/mla/mla_out_cpu.c \
 	codelets/mla/mla_proj_cpu.c \
+	codelets/mla/mla_softmax_body.h \
 	codelets/moe/expert_cpu.c \
 	codelets/moe/moe_combine_cpu.c \
 	codelets/moe/moe_count_cpu.c \
@@ -40,4 +48,12 @@ libk3_la_SOURCES += \
 	codelets/optim/grad_norm_cpu.c \
 	codelets/optim/hash_cpu.c \
 	codelets/optim/param_init_cpu.c \
-	codelets/optim/router_bias_cpu.c
+	codelets/optim/router_bias_cpu.c \
+	codelets/vec/vec.h \
+	codelets/vec/vec_act.h \
+	codelets/vec/vec_avx2_cpu.c \
+	codelets/vec/vec_avx512_cpu.c \
+	codelets/vec/vec_cpu.c \
+	codelets/vec/vec_lanes.h \
+	codelets/vec/vec_sum.h \
+	codelets/vec/vec_table.h

@@ -139,6 +139,8 @@ k3_config_check(const struct k3_config *config)
 	                  config->experts));
 	K3_TRY(most_check(config, "first_k_dense_replace", config->first_dense,
 	                  "num_hidden_layers, ", config->layers));
+	K3_TRY(most_check(config, "linear_attn_config.short_conv_kernel_size", config->conv_taps,
+	                  "", K3_MAX_TAPS));
 	K3_TRY(vision_check(config));
 	K3_TRY(products_check(config));
 	K3_TRY(ids_check(config));

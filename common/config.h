@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { K3_MAX_LAYERS = 256, K3_MAX_EXPERTS = 65536 };
+enum { K3_MAX_LAYERS = 256, K3_MAX_EXPERTS = 65536, K3_MAX_TAPS = 64 };
 
 struct k3_vision_config {
 	bool present;

@@ -37,6 +37,7 @@ libk3_la_SOURCES += \
 	common/status.c
 
 nobase_k3include_HEADERS += \
+	common/colors.h \
 	common/config.h \
 	common/data.h \
 	common/fs.h \

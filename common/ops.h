@@ -55,9 +55,11 @@ enum k3_family {
 	X(MLA_OUT_BWD_DX, mla_out_bwd_dx, MLA, k3_mla_out_args, k3_mla_out_bwd_dx_cpu_f32)              \
 	X(MLA_OUT_BWD_DW, mla_out_bwd_dw, MLA, k3_mla_out_args, k3_mla_out_bwd_dw_cpu_f32)              \
 	X(DENSE_FFN_FWD, dense_ffn_fwd, GLU, k3_glu_args, k3_glu_fwd_cpu_f32)                           \
+	X(DENSE_FFN_GU, dense_ffn_gu, GLU, k3_glu_args, k3_glu_gu_cpu_f32)                              \
 	X(DENSE_FFN_BWD_DX, dense_ffn_bwd_dx, GLU, k3_glu_args, k3_glu_bwd_dx_cpu_f32)                  \
 	X(DENSE_FFN_BWD_DW, dense_ffn_bwd_dw, GLU, k3_glu_args, k3_glu_bwd_dw_cpu_f32)                  \
 	X(SHARED_FFN_FWD, shared_ffn_fwd, GLU, k3_glu_args, k3_glu_fwd_cpu_f32)                         \
+	X(SHARED_FFN_GU, shared_ffn_gu, GLU, k3_glu_args, k3_glu_gu_cpu_f32)                            \
 	X(SHARED_FFN_BWD_DX, shared_ffn_bwd_dx, GLU, k3_glu_args, k3_glu_bwd_dx_cpu_f32)                \
 	X(SHARED_FFN_BWD_DW, shared_ffn_bwd_dw, GLU, k3_glu_args, k3_glu_bwd_dw_cpu_f32)                \
 	X(MOE_ROUTE_FWD, moe_route_fwd, MOE, k3_moe_route_args, k3_moe_route_fwd_cpu_f32)               \
@@ -66,6 +68,7 @@ enum k3_family {
 	X(MOE_DISPATCH_BWD_DX, moe_dispatch_bwd_dx, MOE, k3_moe_dispatch_args, k3_moe_dispatch_bwd_dx_cpu_f32) \
 	X(MOE_DISPATCH_BWD_DW, moe_dispatch_bwd_dw, MOE, k3_moe_dispatch_args, k3_moe_dispatch_bwd_dw_cpu_f32) \
 	X(EXPERT_FWD, expert_ffn, MOE, k3_expert_args, k3_expert_fwd_cpu_f32)                           \
+	X(EXPERT_GU, expert_gu, MOE, k3_expert_args, k3_expert_gu_cpu_f32)                              \
 	X(EXPERT_DGRAD, expert_dgrad, MOE, k3_expert_args, k3_expert_dgrad_cpu_f32)                     \
 	X(EXPERT_WGRAD, expert_wgrad, MOE, k3_expert_args, k3_expert_wgrad_cpu_f32)                     \
 	X(MOE_COMBINE_FWD, moe_combine_fwd, MOE, k3_moe_combine_args, k3_moe_combine_fwd_cpu_f32)       \

@@ -78,13 +78,15 @@ all_listed()
 	cd "$top" || return 1
 	unlisted=0
 	for file in $(find common planner codelets tasks drivers -name '*.[ch]') \
-		$(find tests -maxdepth 1 -name '*.[ch]'); do
+		$(find tests -maxdepth 1 -name '*.[ch]') $(find tests/bench -name '*.[ch]'); do
+		list=${file%%/*}/local.mk
 		case $file in
 		tests/test_*) word=${file%.c} ;;
+		tests/bench/*) word=$file list=tests/bench/local.mk ;;
 		*) word=$file ;;
 		esac
-		if ! grep -qE "(^|[[:space:]])$word([[:space:]]|\$)" "${file%%/*}/local.mk"; then
-			echo "$file is in no list of ${file%%/*}/local.mk"
+		if ! grep -qE "(^|[[:space:]])$word([[:space:]]|\$)" "$list"; then
+			echo "$file is in no list of $list"
 			unlisted=1
 		fi
 	done

@@ -48,7 +48,9 @@ int
 main(int argc, char **argv)
 {
 	const char *load = NULL, *data = NULL, *prompt = NULL;
-	long long tokens = 1024, bytes = 200, seed = 0, tile = 0, window = 0;
+	long long tokens = 1024, bytes = 200, seed = 0, tile = 0, window = 0, trace_tasks = 0;
+	const char *trace = NULL, *machine_file = NULL;
+	struct k3_machine machine;
 	double temperature = 0;
 	bool cut_state = false;
 	struct k3_option table[] = {
@@ -67,10 +69,12 @@ main(int argc, char **argv)
 		{"seed", "N", K3_OPT_INT, &seed, 0, 9e15, "of sampling (0)", false},
 		{"tile-tokens", "N|all", K3_OPT_TILE, &tile, 0, 0,
 		 "rows of a token tile: a multiple of 64, or all (all)", false},
+		K3_MACHINE_OPTION(&machine_file),
 		{"window", "N", K3_OPT_INT, &window, 0, 1e9,
 		 "most tasks in flight; 0: unlimited (0)", false},
 		{"cut-state", NULL, K3_OPT_SWITCH, &cut_state, 0, 0,
 		 "for tests: KDA's state and convolution end at each tile", false},
+		K3_TRACE_OPTIONS(&trace, &trace_tasks),
 	};
 	struct k3_session session = {0};
 	int first, status = 2, ret;
@@ -90,7 +94,12 @@ main(int argc, char **argv)
 				      : "one of --data and --prompt is needed");
 		K3_TRY(K3_EINVAL);
 	}
-	K3_TRY(k3_eval_open(&session, load, (uint32_t)tile, (uint32_t)window, cut_state));
+	K3_TRY(k3_session_machine(&machine, machine_file));
+	K3_TRY(k3_eval_open(&session, load, (uint32_t)tile,
+			    &(struct k3_runtime_options){.window = (uint32_t)window,
+							 .trace_dir = trace,
+							 .trace_most_tasks = (size_t)trace_tasks},
+			    cut_state, &machine));
 	if (data)
 		K3_TRY(k3_session_check_data(&session, data));
 	status = 1;
@@ -98,6 +107,7 @@ main(int argc, char **argv)
 		K3_TRY(loss(&session, data, (size_t)tokens));
 	else
 		K3_TRY(text(&session, prompt, (size_t)bytes, temperature, (uint64_t)seed));
+	K3_TRY(k3_runtime_trace_finish(session.runtime));
 	if (fflush(stdout) != 0 || ferror(stdout)) {
 		k3_error("drivers", "the result could not be written");
 		K3_TRY(K3_EIO);

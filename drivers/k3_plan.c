@@ -1,89 +1,98 @@
-/* k3_plan: builds and checks the plan of a step without running it; prints numbers, exports the
- * graph.
- *
- * Every rank's plans are built one at a time, checked, and only their communication tasks are kept
- * for the proof of order.  On a mesh where that is more than MAX_TASKS tasks the proof covers the
- * cp ranks of the first and of the last data-parallel rank: ranks with the same place in their cp
- * group differ in the names of their groups and the rows of their shards alone.  The row `ranks
- * checked` says how many it were. */
+/* k3_plan: builds and checks the plan of a step without running it; prints its report, exports the
+ * graph.  The trap: what was asked may be larger than the planner can hold, so sizes are checked
+ * before a table of tokens is made. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "../common/config.h"
 #include "../common/log.h"
 #include "../common/options.h"
 #include "../common/status.h"
+#include "../planner/activations.h"
 #include "../planner/mesh.h"
 #include "../planner/plan_check.h"
-#include "../planner/plan_print.h"
+#include "plan_tool.h"
+#include "session.h"
 
-enum { MAX_TASKS = 4000000, EXIT_USAGE = 2, NOTHING_TO_DO = -1 };
+enum { EXIT_USAGE = 2, NOTHING_TO_DO = -1 };
 
-struct request {
-	const char *model, *documents, *mesh_text, *dot, *json;
-	long long layers, vocab, tokens, tile_tokens, accumulate;
+struct arguments {
+	const char *model, *documents, *mesh_text, *activations, *dot, *dot_layers, *json;
+	long long layers, vocab, tokens, accumulate;
+	struct k3_cut cut;
 	double memory_gib;
+	bool tsv, critical_path;
 	struct k3_mesh mesh;
-};
-
-struct result {
-	struct k3_plan_stats stats; /* of rank 0 */
-	struct k3_memory memory;    /* of the rank that needs most */
-	uint64_t bound_bytes;
-	uint32_t checked;
+	struct k3_machine machine;
+	struct k3_plan_options options; /* of every rank */
+	struct k3_dot_layers shown;
 };
 
 /* 0, EXIT_USAGE or NOTHING_TO_DO. */
 static int
-parse(int argc, char **argv, struct request *rq)
+parse(int argc, char **argv, struct arguments *a)
 {
 	struct k3_option table[] = {
-		{"model", "NAME", K3_OPT_STRING, &rq->model, 0, 0,
+		{"model", "NAME", K3_OPT_STRING, &a->model, 0, 0,
 		 "preset, config.json or its folder", false},
-		{"layers", "N", K3_OPT_INT, &rq->layers, 1, K3_MAX_LAYERS,
-		 "keep the first N layers", false},
-		{"vocab", "V", K3_OPT_INT, &rq->vocab, 5, INT32_MAX, "another vocabulary", false},
-		{"tokens", "T", K3_OPT_INT, &rq->tokens, 1, INT32_MAX,
+		{"layers", "N", K3_OPT_INT, &a->layers, 1, K3_MAX_LAYERS, "keep the first N layers",
+		 false},
+		{"vocab", "V", K3_OPT_INT, &a->vocab, 5, INT32_MAX, "another vocabulary", false},
+		{"tokens", "T", K3_OPT_INT, &a->tokens, 1, INT32_MAX,
 		 "tokens of a microbatch of one data-parallel rank (the sum of --documents, or "
 		 "256)",
 		 false},
-		{"documents", "A,B,...", K3_OPT_STRING, &rq->documents, 0, 0,
+		{"documents", "A,B,...", K3_OPT_STRING, &a->documents, 0, 0,
 		 "their lengths; what is left of T is padding (one document)", false},
-		{"tile-tokens", "N|all", K3_OPT_TILE, &rq->tile_tokens, 0, 0,
-		 "rows of a token tile: a multiple of 64, or all", false},
-		{"accumulate", "M", K3_OPT_INT, &rq->accumulate, 1, 1e6,
+		K3_CUT_OPTIONS(&a->cut),
+		{"accumulate", "M", K3_OPT_INT, &a->accumulate, 1, 1e6,
 		 "microbatches of a step (1)", false},
-		{"mesh", "KEY=N,...", K3_OPT_STRING, &rq->mesh_text, 0, 0,
+		{"mesh", "KEY=N,...", K3_OPT_STRING, &a->mesh_text, 0, 0,
 		 "dp_replicate, dp_shard, cp in any order; missing ones are 1", false},
-		{"memory", "GIB", K3_OPT_REAL, &rq->memory_gib, 1e-9, 1e9,
-		 "says whether a rank needs no more than this", false},
-		{"dot", "FILE", K3_OPT_STRING, &rq->dot, 0, 0,
-		 "writes the first rank's microbatch as a Graphviz graph", false},
-		{"json", "FILE", K3_OPT_STRING, &rq->json, 0, 0, "the same as JSON", false},
+		{"memory", "GIB", K3_OPT_REAL, &a->memory_gib, 1e-9, 1e9,
+		 "limit of each memory node: says \"fits: yes\" or \"fits: no\", then with status "
+		 "1",
+		 false},
+		{"activations", "POLICY", K3_OPT_STRING, &a->activations, 0, 0,
+		 "keep, recompute, or A-B:keep,C-D:recompute by layers (keep, or what --memory "
+		 "needs)",
+		 false},
+		{"tsv", NULL, K3_OPT_SWITCH, &a->tsv, 0, 0,
+		 "the report as a tab-separated table for programs", false},
+		{"critical-path", NULL, K3_OPT_SWITCH, &a->critical_path, 0, 0,
+		 "lists the tasks of the longest chain", false},
+		{"dot", "FILE", K3_OPT_STRING, &a->dot, 0, 0,
+		 "writes rank 0's first microbatch as a Graphviz graph", false},
+		{"dot-layers", "A-B", K3_OPT_STRING, &a->dot_layers, 0, 0,
+		 "of these layers alone, 0-based; edges that leave them end in stubs", false},
+		{"json", "FILE", K3_OPT_STRING, &a->json, 0, 0, "writes all plans of rank 0's step",
+		 false},
 	};
 	int first, ret;
 
-	*rq = (struct request){.accumulate = 1, .mesh = {1, 1, 1, 0}};
+	*a = (struct arguments){.accumulate = 1, .mesh = {1, 1, 1, 0}};
 	ret = k3_options_parse("k3_plan", "--model NAME [OPTIONS]",
 			       "Builds and checks the plan of a training step without running it.\n"
-			       "Output: tab-separated, numbers of rank 0 and of one step; memory "
-			       "of the rank that needs most.",
+			       "Counts are those of rank 0 and of one step; memory is that of the "
+			       "rank that needs most.",
 			       table, sizeof(table) / sizeof(table[0]), argc, argv, &first);
 	if (ret == K3_EINTR)
 		return NOTHING_TO_DO;
 	if (ret != K3_OK)
 		return EXIT_USAGE;
-	if (first < argc || !rq->model) {
+	if (first < argc || !a->model) {
 		k3_error("drivers", "%s%s; --help tells more",
 			 first < argc ? "no such argument: " : "--model is missing",
 			 first < argc ? argv[first] : "");
 		return EXIT_USAGE;
 	}
-	return rq->mesh_text && k3_mesh_parse(&rq->mesh, rq->mesh_text) != K3_OK ? EXIT_USAGE : 0;
+	if (a->dot_layers && !a->dot) {
+		k3_error("drivers", "--dot-layers %s: needs --dot FILE", a->dot_layers);
+		return EXIT_USAGE;
+	}
+	return a->mesh_text && k3_mesh_parse(&a->mesh, a->mesh_text) != K3_OK ? EXIT_USAGE : 0;
 }
 
 /* Next length of a list "A,B,C"; 0 when it is no integer from 1 to 2^31-1. */
@@ -101,14 +110,13 @@ next_length(const char **at)
 	return length;
 }
 
-/* Document ids of the stream, malloc'ed. */
+/* Sum of --documents, and with it --tokens when that was not given. */
 static int
-make_layout(struct request *rq, int32_t **doc_ids)
+count_tokens(struct arguments *a)
 {
 	long long sum = 0, length;
-	int32_t id = 0;
 
-	for (const char *at = rq->documents; at; sum += length) {
+	for (const char *at = a->documents; at; sum += length) {
 		const char *word = at;
 		length = next_length(&at);
 		if (!length) {
@@ -119,214 +127,181 @@ make_layout(struct request *rq, int32_t **doc_ids)
 			return EXIT_USAGE;
 		}
 	}
-	if (!rq->tokens)
-		rq->tokens = sum ? sum : 256;
-	if (sum > rq->tokens || rq->tokens > INT32_MAX) {
+	if (!a->tokens)
+		a->tokens = sum ? sum : 256;
+	if (sum > a->tokens || a->tokens > INT32_MAX) {
 		k3_error("drivers",
 			 "--documents: %lld tokens together; allowed are --tokens (%lld), %d at "
 			 "most",
-			 sum, rq->tokens, INT32_MAX);
+			 sum, a->tokens, INT32_MAX);
 		return EXIT_USAGE;
-	}
-	*doc_ids = calloc((size_t)rq->tokens, sizeof(**doc_ids));
-	if (!*doc_ids)
-		return EXIT_FAILURE;
-	for (long long i = 0; !rq->documents && i < rq->tokens; i++)
-		(*doc_ids)[i] = 1;
-	sum = 0;
-	for (const char *at = rq->documents; at;) {
-		id++;
-		for (length = next_length(&at); length; length--)
-			(*doc_ids)[sum++] = id;
 	}
 	return 0;
 }
 
+/* "A-B" or "A": layers of the model. */
 static int
-export_plan(const char *path, const struct k3_plan *plan,
-	    int (*write)(FILE *, const struct k3_plan *))
+read_dot_layers(struct arguments *a, const struct k3_config *config)
 {
-	FILE *out = path ? fopen(path, "w") : NULL;
-	int ret = K3_OK;
+	const char *text = a->dot_layers;
+	long first, last;
+	char *end;
 
-	if (!path)
-		return K3_OK;
-	if (out)
-		ret = write(out, plan);
-	if (!out || (fclose(out) && ret == K3_OK) || ret == K3_EIO) {
-		k3_error("drivers", "%s: %s", path, strerror(errno));
-		ret = K3_EIO;
+	if (!text)
+		return 0;
+	errno = 0;
+	first = last = strtol(text, &end, 10);
+	if (*text >= '0' && *text <= '9' && *end == '-' && end[1] >= '0' && end[1] <= '9')
+		last = strtol(end + 1, &end, 10);
+	if (*text < '0' || *text > '9' || *end || errno || first > last ||
+	    last >= (long)config->layers) {
+		k3_error("drivers", "--dot-layers %s: allowed is A-B with 0 <= A <= B <= %u", text,
+			 config->layers - 1);
+		return EXIT_USAGE;
 	}
-	/* half a file is none; a device such as /dev/stdout stays */
-	struct stat st;
-	if (ret != K3_OK && out && stat(path, &st) == 0 && S_ISREG(st.st_mode))
-		unlink(path);
-	return ret;
+	a->shown = (struct k3_dot_layers){(int)first, (int)last};
+	return 0;
 }
 
-struct job {
-	const struct request *rq;
-	const struct k3_model *model;
-	struct k3_layout layout;
-	struct k3_order *order;
-	struct result *result;
-	struct k3_memory memory;
-	uint32_t rank;
-};
-
-/* Checks a plan, counts it, and lets it go. */
-static int
-take(struct job *job, struct k3_plan *plan, uint64_t times, bool export)
+/* Document ids of the stream, malloc'ed; NULL when memory is out. */
+static int32_t *
+make_layout(const struct arguments *a)
 {
-	int ret = K3_OK;
+	int32_t *doc_ids = calloc((size_t)a->tokens, sizeof(*doc_ids)), id = 0;
+	size_t at_token = 0;
 
-	K3_TRY(k3_plan_check(plan));
-	K3_TRY(k3_order_add(job->order, plan, job->rank));
-	K3_TRY(k3_memory_add(&job->memory, plan));
-	if (job->rank == 0)
-		K3_TRY(k3_plan_stats_add(&job->result->stats, plan, times));
-	if (job->rank == 0 && export) {
-		K3_TRY(export_plan(job->rq->dot, plan, k3_plan_dot));
-		K3_TRY(export_plan(job->rq->json, plan, k3_plan_json));
+	for (long long i = 0; doc_ids && !a->documents && i < a->tokens; i++)
+		doc_ids[i] = 1;
+	for (const char *at = a->documents; doc_ids && at;) {
+		id++;
+		for (long long length = next_length(&at); length; length--)
+			doc_ids[at_token++] = id;
 	}
-out:
-	k3_plan_destroy(plan);
-	return ret;
+	return doc_ids;
 }
 
-/* The plans of a step: the first microbatch, the others, the end. */
+/* Refuses sizes that no plan can have, for the smallest plans of the mesh: those of rank 0. */
 static int
-plan_step(struct job *job, uint64_t *n_tasks)
+check_size(const struct arguments *a, const struct k3_config *config)
 {
-	struct k3_microbatch what = {.backward = true, .first = true, .count = true};
-	struct k3_plan *plan;
-	int ret = K3_OK;
-
-	K3_TRY(k3_plan_microbatch(&plan, job->model, &job->layout, &what));
-	*n_tasks = plan->n_tasks;
-	K3_TRY(take(job, plan, 1, true));
-	if (job->rq->accumulate > 1) {
-		what.first = false;
-		K3_TRY(k3_plan_microbatch(&plan, job->model, &job->layout, &what));
-		K3_TRY(take(job, plan, (uint64_t)job->rq->accumulate - 1, false));
-	}
-	K3_TRY(k3_plan_optimizer(&plan, job->model, 0));
-	*n_tasks += plan->n_tasks;
-	K3_TRY(take(job, plan, 1, false));
-out:
-	return ret;
-}
-
-static int
-plan_rank(struct job *job, const struct k3_config *config, uint64_t *n_tasks)
-{
-	struct k3_plan_options options;
 	struct k3_model *model;
-	struct result *res = job->result;
+	int ret = k3_model_create(&model, config, &a->options);
+
+	if (ret == K3_OK)
+		ret = k3_plan_check_tokens(model, (size_t)a->tokens, true);
+	k3_model_destroy(model);
+	return ret;
+}
+
+static uint64_t
+limit_bytes(const struct arguments *a)
+{
+	return (uint64_t)(a->memory_gib * (1u << 30));
+}
+
+/* What was asked for, or what the limit needs on the cp rank with the most keys.  *refused: no
+ * policy fits, which was logged; then all layers recompute. */
+static int
+choose_activations(struct arguments *a, const struct k3_config *config, bool *refused)
+{
+	struct k3_run_shape shape = {(size_t)a->tokens, (uint32_t)a->accumulate, false};
 	int ret;
 
-	k3_plan_options_init(&options);
-	options.tile_tokens = (uint32_t)job->rq->tile_tokens;
-	options.mesh = job->rq->mesh;
-	options.mesh.rank = job->rank;
-	ret = k3_model_create(&model, config, &options);
-	if (ret != K3_OK)
-		return ret;
-	job->model = model;
-	k3_memory_init(&job->memory, model);
-	if (job->rank == 0)
-		K3_TRY(k3_plan_stats_init(&res->stats, model));
-	K3_TRY(plan_step(job, n_tasks));
-	res->checked++;
-	if (k3_memory_bound(&job->memory) > res->bound_bytes) {
-		k3_memory_fini(&res->memory);
-		res->memory = job->memory;
-		memset(&job->memory, 0, sizeof(job->memory));
-		res->bound_bytes = k3_memory_bound(&res->memory);
+	if (a->activations)
+		return k3_activations_parse(a->options.activations, config->layers, a->activations);
+	if (!limit_bytes(a))
+		return K3_OK;
+	a->options.mesh.rank = a->mesh.cp - 1;
+	ret = k3_activations_choose(&a->options, config, &shape, limit_bytes(a));
+	if (ret == K3_ELIMIT) {
+		*refused = true;
+		memset(a->options.activations, K3_RECOMPUTE, sizeof(a->options.activations));
+		ret = K3_OK;
 	}
-out:
-	k3_memory_fini(&job->memory);
-	if (job->rank == 0)
-		res->stats.model = model; /* kept for the report */
-	else
-		k3_model_destroy(model);
+	a->options.mesh.rank = 0;
 	return ret;
 }
 
+/* Prints the report; K3_ELIMIT when the step does not fit. */
 static int
-plan_all(const struct request *rq, const struct k3_config *config, const int32_t *doc_ids,
-	 struct result *res)
+report(const struct arguments *a, const struct k3_plan_result *res, bool refused)
 {
-	uint32_t ranks = k3_mesh_ranks(&rq->mesh), cp = rq->mesh.cp;
-	struct job job = {.rq = rq, .layout = {(size_t)rq->tokens, doc_ids}, .result = res};
-	uint64_t n_tasks = 0;
-	bool partial = false;
-	int ret = K3_OK;
+	struct k3_plan_report r = {
+		.stats = &res->stats,
+		.memory = &res->memory,
+		.ranks_checked = res->ranks_checked,
+		.limit_bytes = limit_bytes(a),
+		.critical_path = a->critical_path,
+	};
+	int ret = a->tsv ? k3_plan_tsv(stdout, &r) : k3_plan_print(stdout, &r);
 
-	for (job.rank = 0; job.rank < ranks; job.rank++) {
-		if (partial && job.rank >= cp && job.rank < ranks - cp)
-			continue;
-		if (job.rank > 0) {
-			K3_TRY(plan_rank(&job, config, &n_tasks));
-			continue;
-		}
-		/* the first rank says what all of them would cost */
-		job.order = k3_order_create(ranks, false);
-		if (!job.order)
-			K3_TRY(K3_ENOMEM);
-		K3_TRY(plan_rank(&job, config, &n_tasks));
-		partial = n_tasks * ranks > MAX_TASKS;
-		k3_order_set_partial(job.order, partial);
+	if (fflush(stdout) || ret != K3_OK) {
+		k3_error("drivers", "stdout: %s", strerror(errno));
+		return K3_EIO;
 	}
-	K3_TRY(k3_order_check(job.order));
-out:
-	k3_order_destroy(job.order);
-	return ret;
+	if (refused || !r.limit_bytes)
+		return refused ? K3_ELIMIT : K3_OK;
+	return k3_plan_check_memory(&res->memory.memory, r.limit_bytes, res->model);
+}
+
+/* Exit status of the program. */
+static int
+run(struct arguments *a, const struct k3_config *config)
+{
+	struct k3_plan_result res = {0};
+	struct k3_plan_request rq;
+	int32_t *doc_ids = NULL;
+	bool refused = false;
+	int ret, status = EXIT_FAILURE;
+
+	k3_plan_options_init(&a->options);
+	a->options.mesh = a->mesh;
+	ret = k3_session_cut(&a->options, &a->machine, &a->cut, config, (size_t)a->tokens);
+	if (ret != K3_OK)
+		return EXIT_USAGE;
+	ret = check_size(a, config);
+	if (ret == K3_OK)
+		ret = choose_activations(a, config, &refused);
+	if (ret == K3_OK) {
+		doc_ids = make_layout(a);
+		rq = (struct k3_plan_request){
+			.options = &a->options,
+			.n_tokens = (size_t)a->tokens,
+			.doc_ids = doc_ids,
+			.accumulate = (uint64_t)a->accumulate,
+			.dot = a->dot,
+			.json = a->json,
+			.dot_layers = a->dot_layers ? &a->shown : NULL,
+		};
+		ret = doc_ids ? k3_plan_all(&rq, config, &res) : K3_ENOMEM;
+	}
+	if (ret == K3_OK)
+		status = report(a, &res, refused) == K3_OK ? EXIT_SUCCESS : EXIT_FAILURE;
+	else if (ret == K3_EINVAL || ret == K3_ESHAPE || ret == K3_ELIMIT)
+		status = EXIT_USAGE;
+	else if (ret == K3_ENOMEM)
+		k3_error("drivers", "%s", k3_status_text(ret));
+	k3_plan_result_fini(&res);
+	free(doc_ids);
+	return status;
 }
 
 int
 main(int argc, char **argv)
 {
-	struct request rq;
+	struct arguments a;
 	struct k3_config config;
-	struct result res = {0};
-	int32_t *doc_ids = NULL;
 	int ret;
 
 	k3_log_program("k3_plan");
-	ret = parse(argc, argv, &rq);
+	ret = parse(argc, argv, &a);
 	if (ret)
 		return ret == NOTHING_TO_DO ? EXIT_SUCCESS : ret;
-	if (k3_config_load(&config, rq.model) != K3_OK ||
-	    (rq.layers && k3_config_set_layers(&config, rq.layers) != K3_OK) ||
-	    (rq.vocab && k3_config_set_vocab(&config, rq.vocab) != K3_OK) ||
-	    k3_config_check(&config) != K3_OK)
+	if (k3_config_load(&config, a.model) != K3_OK ||
+	    (a.layers && k3_config_set_layers(&config, a.layers) != K3_OK) ||
+	    (a.vocab && k3_config_set_vocab(&config, a.vocab) != K3_OK) ||
+	    k3_config_check(&config) != K3_OK || count_tokens(&a) != 0 ||
+	    read_dot_layers(&a, &config) != 0)
 		return EXIT_USAGE;
-	ret = make_layout(&rq, &doc_ids);
-	if (ret)
-		return ret;
-	ret = plan_all(&rq, &config, doc_ids, &res);
-	if (ret == K3_OK) {
-		k3_plan_print(stdout, &res.stats, &res.memory);
-		printf("ranks\tchecked\t%u\t-\t-\t-\nranks\tall\t%u\t-\t-\t-\n", res.checked,
-		       k3_mesh_ranks(&rq.mesh));
-		if (rq.memory_gib > 0)
-			printf("fits: %s\n",
-			       k3_plan_check_memory(&res.memory,
-						    (uint64_t)(rq.memory_gib * (1u << 30)),
-						    res.stats.model) == K3_OK
-				       ? "yes"
-				       : "no");
-	}
-	if (ret == K3_ENOMEM)
-		k3_error("drivers", "%s", k3_status_text(ret));
-	k3_model_destroy((struct k3_model *)(uintptr_t)res.stats.model);
-	k3_plan_stats_fini(&res.stats);
-	k3_memory_fini(&res.memory);
-	free(doc_ids);
-	if (fflush(stdout) || ferror(stdout))
-		return EXIT_FAILURE;
-	return ret == K3_OK			      ? EXIT_SUCCESS
-	       : ret == K3_EINVAL || ret == K3_ESHAPE ? EXIT_USAGE
-						      : EXIT_FAILURE;
+	return run(&a, &config);
 }

@@ -10,12 +10,14 @@ int
 main(int argc, char **argv)
 {
 	struct k3_verify_options options = {0};
-	long long tile = 0, window = 0;
+	long long tile = 0, window = 0, trace_tasks = 0;
 	struct k3_option table[] = {
 		{"weights", "DIR", K3_OPT_STRING, &options.weights, 0, 0,
 		 "checkpoint for cases that hold no weights", false},
 		{"tile-tokens", "N|all", K3_OPT_TILE, &tile, 0, 0,
 		 "rows of a token tile: a multiple of 64, or all", false},
+		{"activations", "POLICY", K3_OPT_STRING, &options.activations, 0, 0,
+		 "keep, recompute, or A-B:keep,C-D:recompute by layers (keep)", false},
 		{"forced-routing", NULL, K3_OPT_SWITCH, &options.forced_routing, 0, 0,
 		 "experts are those of the file", false},
 		{"window", "N", K3_OPT_INT, &window, 0, 1e9, "most tasks in flight; 0: unlimited",
@@ -23,6 +25,7 @@ main(int argc, char **argv)
 		{"plant-fault", "TENSOR", K3_OPT_STRING, &options.plant_fault, 0, 0,
 		 "for tests: spoils that result (times 1.01), so that the verdict must fail",
 		 false},
+		K3_TRACE_OPTIONS(&options.runtime.trace_dir, &trace_tasks),
 	};
 	const size_t n = sizeof(table) / sizeof(table[0]);
 	struct k3_verify_report report;
@@ -43,7 +46,8 @@ main(int argc, char **argv)
 		return 2;
 	}
 	options.tile_tokens = (uint32_t)tile;
-	options.window = (uint32_t)window;
+	options.runtime.window = (uint32_t)window;
+	options.runtime.trace_most_tasks = (size_t)trace_tasks;
 	k3_verify_report_init(&report, &options);
 	printf("file\tclass\ttensors\tmax_abs_error\trms_ratio\ttolerance\tverdict\tworst\n");
 	for (int i = first; i < argc && status == 0; i++) {

@@ -1,10 +1,25 @@
 # The programs; what they share and what tests call is in one convenience library.
 noinst_LTLIBRARIES += drivers/libdrivers.la
 drivers_libdrivers_la_SOURCES = \
+	drivers/bench.h \
+	drivers/bench_calibrate.c \
+	drivers/bench_op.c \
+	drivers/bench_sgemm.c \
+	drivers/bench_step.c \
+	drivers/bench_step.h \
+	drivers/bench_step_child.c \
+	drivers/bench_step_run.c \
+	drivers/calibrate.h \
+	drivers/calibrate_machine.c \
+	drivers/calibrate_model.c \
 	drivers/data_tool.c \
 	drivers/data_tool.h \
 	drivers/eval.c \
 	drivers/eval.h \
+	drivers/plan_tool.c \
+	drivers/plan_tool.h \
+	drivers/serial.c \
+	drivers/serial.h \
 	drivers/session.c \
 	drivers/session.h \
 	drivers/train.h \
@@ -18,7 +33,9 @@ drivers_libdrivers_la_SOURCES = \
 	drivers/verify_report.c \
 	drivers/verify_train.c
 
-bin_PROGRAMS += k3_data k3_eval k3_plan k3_train k3_verify
+bin_PROGRAMS += k3_bench k3_data k3_eval k3_plan k3_train k3_verify
+k3_bench_SOURCES = drivers/k3_bench.c
+k3_bench_LDADD = drivers/libdrivers.la $(k3_libs)
 k3_data_SOURCES = drivers/k3_data.c
 k3_data_LDADD = drivers/libdrivers.la $(k3_libs)
 k3_eval_SOURCES = drivers/k3_eval.c

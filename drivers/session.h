@@ -2,10 +2,27 @@
 #ifndef K3_DRIVERS_SESSION_H
 #define K3_DRIVERS_SESSION_H
 #include "../common/data.h"
+#include "../planner/activations.h"
 #include "../planner/plan_cache.h"
 #include "../tasks/checkpoint.h"
 #include "../tasks/runtime.h"
 #include "../tasks/submit.h"
+#include "../tasks/trace.h"
+
+/* Lines of an option table: a trace. */
+#define K3_TRACE_OPTIONS(dir, most_tasks)                                                          \
+	{"trace",                                                                                  \
+	 "DIR",                                                                                    \
+	 K3_OPT_STRING,                                                                            \
+	 dir,                                                                                      \
+	 0,                                                                                        \
+	 0,                                                                                        \
+	 "records all tasks: DIR gets k3.paje (for ViTE), tasks.tsv, summary.txt, pictures",       \
+	 false},                                                                                   \
+	{                                                                                          \
+		"trace-tasks", "N", K3_OPT_INT, most_tasks, 1, 1e9,                                \
+			"most tasks that a trace keeps: the newest (1048576)", false               \
+	}
 
 struct k3_session {
 	struct k3_runtime *runtime;
@@ -16,13 +33,57 @@ struct k3_session {
 	uint64_t clock;		      /* grows with each step or evaluation: age of cached plans */
 };
 
+/** The machine that costs are those of: k3_machine_open with this program's BLAS and cores. */
+int k3_session_machine(struct k3_machine *machine, const char *file);
+/* Rows of an option table: how a model is cut, and the machine whose rates decide. */
+#define K3_MACHINE_OPTION(file)                                                                    \
+	{                                                                                          \
+		"machine", "FILE", K3_OPT_STRING, (file), 0, 0,                                    \
+			"rates of the machine, from k3_bench calibrate ($K3_MACHINE, or in the "   \
+			"user's configuration)",                                                   \
+			false                                                                      \
+	}
+#define K3_GROUPS_OPTION(name, target, what)                                                       \
+	{                                                                                          \
+		name, "N", K3_OPT_INT, (target), 1, 65536,                                         \
+			"groups that the " what " are cut in (2, or chosen with the tile)", false  \
+	}
+#define K3_CUT_OPTIONS(cut)                                                                        \
+	{"tile-tokens",                                                                            \
+	 "N|all|auto",                                                                             \
+	 K3_OPT_TILE,                                                                              \
+	 &(cut)->tile_tokens,                                                                      \
+	 K3_TILE_AUTO,                                                                             \
+	 0,                                                                                        \
+	 "rows of a token tile: a multiple of 64, all, or chosen for the machine (all)",           \
+	 false},                                                                                   \
+		K3_GROUPS_OPTION("kda-groups", &(cut)->kda_groups, "KDA heads"),                   \
+		K3_GROUPS_OPTION("mla-groups", &(cut)->mla_groups, "MLA heads"),                   \
+		K3_GROUPS_OPTION("expert-groups", &(cut)->expert_groups, "experts"),               \
+		K3_MACHINE_OPTION(&(cut)->machine)
+
+struct k3_cut {
+	long long tile_tokens;				 /* K3_TILE_AUTO: to be chosen */
+	long long kda_groups, mla_groups, expert_groups; /* 0: as the planner does, or chosen */
+	const char *machine;				 /* file; NULL: where it is looked for */
+};
+
+/**
+ * Reads the machine and writes the cut into options; what was to be chosen is chosen, said, and
+ * stands in cut as a number afterwards.
+ * @param machine  out; options point to it
+ */
+int k3_session_cut(struct k3_plan_options *options, struct k3_machine *machine, struct k3_cut *cut,
+		   const struct k3_config *config, size_t tokens);
+
 /**
  * Starts StarPU, makes the model's handles. Values are not set: run k3_session_init or load a
  * checkpoint.
- * @param window  most tasks in flight, 0: unlimited
+ * @param runtime  window and trace; NULL: neither
  */
 int k3_session_open(struct k3_session *session, const struct k3_config *config,
-		    const struct k3_plan_options *options, uint32_t window);
+		    const struct k3_plan_options *options,
+		    const struct k3_runtime_options *runtime);
 /** Drains and frees; a session that is all zero is legal. */
 void k3_session_close(struct k3_session *session);
 

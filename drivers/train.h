@@ -6,12 +6,15 @@
 #include "session.h"
 
 struct k3_train_options {
-	const char *model, *data, *eval_data, *init_from, *save, *resume, *balance, *eval_log;
+	const char *model, *data, *eval_data, *init_from, *save, *resume, *balance, *activations,
+		*eval_log, *trace;
 	long long layers, vocab; /* 0: as the preset says */
 	long long tokens, accumulate, steps, stop_after, eval_every, save_every, warmup, seed,
-		tile_tokens, window;
+		window, trace_tasks;
+	struct k3_cut cut;
 	double lr, decay, weight_decay, clip;
-	bool fingerprint, cut_state;
+	double memory; /* GiB of a memory node, 0: no limit */
+	bool fingerprint, cut_state, calibrate;
 };
 
 /* What run.json holds besides the options. */

@@ -13,7 +13,7 @@
 #include "../common/status.h"
 #include "train.h"
 
-enum { MAX_OPTIONS = 32, MOST_JSON_BYTES = 1 << 20 };
+enum { MAX_OPTIONS = 48, MOST_JSON_BYTES = 1 << 20 };
 
 static size_t
 make_table(struct k3_option *table, struct k3_train_options *o)
@@ -49,10 +49,17 @@ make_table(struct k3_option *table, struct k3_train_options *o)
 		 "largest norm of the gradient; 0: no clipping (1)", false},
 		{"seed", "N", K3_OPT_INT, &o->seed, 0, 9e15,
 		 "of initial values and of the order of documents (0)", false},
-		{"tile-tokens", "N|all", K3_OPT_TILE, &o->tile_tokens, 0, 0,
-		 "rows of a token tile: a multiple of 64, or all (all)", false},
+		K3_CUT_OPTIONS(&o->cut),
+		{"calibrate", NULL, K3_OPT_SWITCH, &o->calibrate, 0, 0,
+		 "StarPU measures tasks and schedules by that, not by the plan's costs", false},
 		{"window", "N", K3_OPT_INT, &o->window, 0, 1e9,
 		 "most tasks in flight; 0: unlimited (0)", false},
+		{"activations", "POLICY", K3_OPT_STRING, &o->activations, 0, 0,
+		 "keep, recompute, or A-B:keep,C-D:recompute by layers (keep, or what --memory "
+		 "needs)",
+		 false},
+		{"memory", "GIB", K3_OPT_REAL, &o->memory, 0, 1e9,
+		 "limit of each memory node; 0: none (0)", false},
 		{"balance", "RULE", K3_OPT_STRING, &o->balance, 0, 0,
 		 "expert balance: quantile, sign or none (quantile)", false},
 		{"init-from", "DIR|FILE", K3_OPT_STRING, &o->init_from, 0, 0,
@@ -67,8 +74,10 @@ make_table(struct k3_option *table, struct k3_train_options *o)
 		 "a hash over loss, gradients and parameters in each line", false},
 		{"cut-state", NULL, K3_OPT_SWITCH, &o->cut_state, 0, 0,
 		 "for tests: KDA's state and convolution end at each tile", false},
+		K3_TRACE_OPTIONS(&o->trace, &o->trace_tasks),
 	};
 
+	_Static_assert(sizeof(all) / sizeof(all[0]) <= MAX_OPTIONS, "callers hold that many");
 	memcpy(table, all, sizeof(all));
 	return sizeof(all) / sizeof(all[0]);
 }
@@ -88,12 +97,25 @@ defaults(struct k3_train_options *o)
 	o->balance = "quantile";
 }
 
+/* Of this run of the program, not of the training: run.json does not hold it. */
+static bool
+is_momentary(const char *name)
+{
+	static const char *const names[] = {"trace", "trace-tasks", "machine", "calibrate"};
+
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+		if (strcmp(names[i], name) == 0)
+			return true;
+	return false;
+}
+
 /* A resumed run may say these anew. */
 static bool
 is_free(const char *name)
 {
-	static const char *const names[] = {"resume",	  "stop-after", "save",	      "eval-data",
-					    "eval-every", "eval-log",	"fingerprint"};
+	static const char *const names[] = {"resume",	   "stop-after",  "save",
+					    "eval-data",   "eval-every",  "eval-log",
+					    "fingerprint", "activations", "memory"};
 
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
 		if (strcmp(names[i], name) == 0)
@@ -105,7 +127,13 @@ is_free(const char *name)
 static bool
 is_later(const char *name)
 {
-	return strcmp(name, "eval-log") == 0 || strcmp(name, "cut-state") == 0;
+	static const char *const names[] = {"eval-log", "cut-state", "kda-groups", "mla-groups",
+					    "expert-groups"};
+
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+		if (strcmp(names[i], name) == 0)
+			return true;
+	return false;
 }
 
 /* A file is stored by its whole path, so that a run can be resumed from any folder. */
@@ -134,8 +162,11 @@ value_json(const struct k3_option *o)
 		return text_json(o);
 	case K3_OPT_REAL:
 		return json_real(*(const double *)o->target);
-	case K3_OPT_INT:
 	case K3_OPT_TILE:
+		if (*(const long long *)o->target == K3_TILE_AUTO)
+			return json_string("auto");
+		/* fall through */
+	case K3_OPT_INT:
 		return json_integer(*(const long long *)o->target);
 	}
 	return json_null();
@@ -242,7 +273,7 @@ merge(struct k3_option *table, size_t n, const json_t *stored)
 
 	for (size_t i = 0; i < n; i++) {
 		const json_t *v = json_object_get(stored, table[i].name);
-		if (strcmp(table[i].name, "resume") == 0 ||
+		if (strcmp(table[i].name, "resume") == 0 || is_momentary(table[i].name) ||
 		    (table[i].given && is_free(table[i].name)))
 			continue;
 		/* a stopping point belongs to the run that it ended */
@@ -391,7 +422,8 @@ k3_run_state_json(const struct k3_run_state *state, const struct k3_train_option
 	json_t *root = json_object(), *o = json_object(), *s = json_object();
 
 	for (size_t i = 0; i < n; i++)
-		json_object_set_new(o, table[i].name, value_json(&table[i]));
+		if (!is_momentary(table[i].name))
+			json_object_set_new(o, table[i].name, value_json(&table[i]));
 	put_number(s, "step", state->step);
 	put_number(s, "epoch", state->position.epoch);
 	put_number(s, "document", state->position.doc);

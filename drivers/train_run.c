@@ -17,10 +17,13 @@
 #include "../common/schedule.h"
 #include "../common/status.h"
 #include "../planner/plan_check.h"
+#include "../tasks/usage.h"
 #include "train.h"
 
 struct trainer {
 	const struct k3_train_options *options;
+	struct k3_train_options chosen; /* options, with numbers for what was to be chosen */
+	struct k3_machine machine;
 	struct k3_run_state *state;
 	struct k3_session session;
 	struct k3_config config;
@@ -51,6 +54,12 @@ now(void)
 
 	clock_gettime(CLOCK_MONOTONIC, &t);
 	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static uint64_t
+gib_bytes(double gib)
+{
+	return (uint64_t)(gib * (1u << 30));
 }
 
 static enum k3_balance_rule
@@ -119,40 +128,52 @@ out:
 	return ret;
 }
 
-/* Slots do not depend on the documents, so one layout tells the bound of the run. */
+static struct k3_run_shape
+run_shape(const struct k3_train_options *o)
+{
+	return (struct k3_run_shape){(size_t)o->tokens, (uint32_t)o->accumulate,
+				     o->eval_data != NULL};
+}
+
+/* Activation policies: what was asked for, or what the limit of memory needs. */
 static int
-report_memory(struct trainer *t)
+choose_activations(struct trainer *t, struct k3_plan_options *plan)
 {
 	const struct k3_train_options *o = t->options;
-	int32_t *docs = malloc((size_t)o->tokens * sizeof(*docs));
-	struct k3_layout layout = {(size_t)o->tokens, docs};
-	struct k3_memory memory;
-	const struct k3_plan *optimizer;
-	int ret = docs ? K3_OK : K3_ENOMEM;
+	struct k3_run_shape shape = run_shape(o);
+	char *text;
+	int ret = K3_OK;
 
-	k3_memory_init(&memory, t->session.model);
-	K3_TRY(ret);
-	for (long long i = 0; i < o->tokens; i++)
-		docs[i] = 1;
-	for (int m = 0; m < (o->accumulate > 1 ? 2 : 1) + (o->eval_data ? 1 : 0); m++) {
-		bool eval = o->eval_data && m == (o->accumulate > 1 ? 2 : 1);
-		struct k3_microbatch what = {.backward = !eval, .first = m == 0, .count = !eval};
-		struct k3_plan *plan;
-		K3_TRY(k3_plan_microbatch(&plan, t->session.model, &layout, &what));
-		ret = k3_memory_add(&memory, plan);
-		if (m == 0)
-			k3_info("drivers", "plan: %zu tasks and %.4g GFLOP a microbatch",
-				plan->n_tasks, plan->flops * 1e-9);
-		k3_plan_destroy(plan);
-		K3_TRY(ret);
-	}
-	K3_TRY(k3_session_optimizer(&t->session, 0, &optimizer));
-	K3_TRY(k3_memory_add(&memory, optimizer));
+	if (o->activations)
+		K3_TRY(k3_activations_parse(plan->activations, t->config.layers, o->activations));
+	else if (o->memory > 0)
+		K3_TRY(k3_activations_choose(plan, &t->config, &shape, gib_bytes(o->memory)));
+	text = k3_activations_text(plan->activations, t->config.layers);
+	if (!text)
+		K3_TRY(K3_ENOMEM);
+	k3_info("drivers", "activations: %s", text);
+	free(text);
+out:
+	return ret;
+}
+
+/* Slots do not depend on the documents, so one layout tells the bound of the run. */
+static int
+check_memory(struct trainer *t)
+{
+	const struct k3_train_options *o = t->options;
+	const struct k3_model *model = t->session.model;
+	struct k3_run_shape shape = run_shape(o);
+	struct k3_memory memory;
+	int ret;
+
+	K3_TRY(k3_memory_run(&memory, model, &shape));
 	k3_info("drivers", "plan: at most %.1f MiB in handles",
 		(double)k3_memory_bound(&memory) / 1048576);
+	if (o->memory > 0)
+		K3_TRY(k3_plan_check_memory(&memory, gib_bytes(o->memory), model));
 out:
 	k3_memory_fini(&memory);
-	free(docs);
 	return ret;
 }
 
@@ -203,6 +224,25 @@ out:
 	return ret;
 }
 
+/* Options of the planner; what was to be chosen becomes a number, here and in run.json. */
+static int
+plan_options(struct trainer *t, struct k3_plan_options *plan)
+{
+	const struct k3_train_options *o = t->options;
+	int ret;
+
+	k3_plan_options_init(plan);
+	plan->balance = rule_of(o->balance);
+	plan->weight_decay = o->weight_decay;
+	plan->clip_norm = o->clip;
+	plan->fingerprint = o->fingerprint;
+	plan->cut_state = o->cut_state;
+	K3_TRY(k3_session_cut(plan, &t->machine, &t->chosen.cut, &t->config, (size_t)o->tokens));
+	K3_TRY(choose_activations(t, plan));
+out:
+	return ret;
+}
+
 /* A resumed run goes on in the table of the one before; else the file is begun anew. */
 static int
 open_eval_log(struct trainer *t)
@@ -230,19 +270,18 @@ open_all(struct trainer *t, const char *folder)
 	K3_TRY(open_data(t));
 	K3_TRY(make_config(t));
 	K3_TRY(check_save(o, folder));
-	k3_plan_options_init(&plan);
-	plan.tile_tokens = (uint32_t)o->tile_tokens;
-	plan.balance = rule_of(o->balance);
-	plan.weight_decay = o->weight_decay;
-	plan.clip_norm = o->clip;
-	plan.fingerprint = o->fingerprint;
-	plan.cut_state = o->cut_state;
+	K3_TRY(plan_options(t, &plan));
 	for (int i = 0; i < 2; i++) {
 		t->rows[i] = malloc(rows * sizeof(int32_t));
 		if (!t->rows[i])
 			K3_TRY(K3_ENOMEM);
 	}
-	K3_TRY(k3_session_open(&t->session, &t->config, &plan, (uint32_t)o->window));
+	K3_TRY(k3_session_open(
+		&t->session, &t->config, &plan,
+		&(struct k3_runtime_options){.window = (uint32_t)o->window,
+					     .trace_dir = o->trace,
+					     .trace_most_tasks = (size_t)o->trace_tasks,
+					     .calibrate = o->calibrate}));
 	k3_info("drivers",
 		"k3_train %s, model %s with %llu parameters, seed %lld, data %s with %llu tokens "
 		"an epoch",
@@ -262,7 +301,7 @@ open_all(struct trainer *t, const char *folder)
 		K3_TRY(k3_session_check_data(&t->session, o->eval_data));
 	if (o->eval_log)
 		K3_TRY(open_eval_log(t));
-	K3_TRY(report_memory(t));
+	K3_TRY(check_memory(t));
 	K3_TRY(start_values(t, folder));
 out:
 	return ret;
@@ -316,11 +355,13 @@ submit_step(struct trainer *t, uint64_t step)
 		struct k3_layout layout = {n, rows + 2 * n};
 		struct k3_microbatch what = {.backward = true, .first = m == 0, .count = true};
 		struct k3_host_batch batch = {rows, rows + n, NULL};
+		k3_runtime_step(t->session.runtime, (int32_t)step + 1, (int32_t)m);
 		K3_TRY(k3_plan_cache_get(t->session.cache, &layout, &what, t->session.clock,
 					 &plan));
 		K3_TRY(k3_submit_plan(t->session.store, plan, &batch, m == 0 ? hyper : NULL));
 	}
 	K3_TRY(k3_session_optimizer(&t->session, (uint32_t)step & 1, &plan));
+	k3_runtime_step(t->session.runtime, (int32_t)step + 1, -1);
 	K3_TRY(k3_submit_plan(t->session.store, plan, NULL, NULL));
 out:
 	return ret;
@@ -472,6 +513,7 @@ loop(struct trainer *t)
 	printf("step\tloss_nats\tgrad_norm\tlr\ttokens_per_s\tstep_ms%s\n",
 	       o->fingerprint ? "\tfingerprint" : "");
 	fflush(stdout);
+	k3_usage_begin();
 	t->last_time = now();
 	while (t->state->step < last && !stop_signal) {
 		if (submitted == t->state->step)
@@ -501,6 +543,7 @@ report_end(struct trainer *t)
 {
 	double seconds, high = 0;
 	size_t built = k3_plan_cache_built(t->session.cache, &seconds);
+	struct k3_usage usage;
 	char line[256];
 	FILE *f = fopen("/proc/self/status", "r");
 
@@ -514,21 +557,31 @@ report_end(struct trainer *t)
 		"MiB",
 		(unsigned long long)t->state->tokens, built, seconds,
 		(double)k3_store_bytes_held(t->session.store) / 1048576, high / 1024);
+	k3_usage_read(&usage);
+	k3_info("drivers",
+		"%llu tasks of %.3g ms on average; kernels took %.1f %% of the workers' time, "
+		"pauses "
+		"for held-out losses and checkpoints included",
+		(unsigned long long)usage.tasks, k3_usage_mean_task_ms(&usage),
+		100 * k3_usage_share(&usage));
+	k3_usage_warn_short(&usage);
 }
 
 int
 k3_train_run(const struct k3_train_options *options, struct k3_run_state *state, const char *folder)
 {
-	struct trainer t = {.options = options, .state = state};
+	struct trainer t = {.chosen = *options, .state = state};
 	struct sigaction action = {.sa_handler = on_signal};
 	int status = 2, ret;
 
+	t.options = &t.chosen;
 	sigaction(SIGINT, &action, NULL);
 	sigaction(SIGTERM, &action, NULL);
 	K3_TRY(open_all(&t, folder));
 	status = 1;
 	K3_TRY(loop(&t));
 	report_end(&t);
+	K3_TRY(k3_runtime_trace_finish(t.session.runtime));
 	status = 0;
 out:
 	if (ret == K3_ENOMEM)

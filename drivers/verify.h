@@ -8,12 +8,13 @@
 #include "session.h"
 
 struct k3_verify_options {
-	const char *weights;  /* checkpoint for cases that hold no weights; NULL */
-	uint32_t tile_tokens; /* 0: one tile */
+	const char *weights;	 /* checkpoint for cases that hold no weights; NULL */
+	uint32_t tile_tokens;	 /* 0: one tile */
+	const char *activations; /* see activations.h; NULL: keep */
 	bool forced_routing;
 	const char *plant_fault; /* name of a tensor whose result is spoilt before the comparison;
 				    NULL */
-	uint32_t window;
+	struct k3_runtime_options runtime; /* the trace of file X.safetensors goes to trace_dir/X */
 };
 
 /* One tensor's comparison; the verdict on a class is that of its worst tensor. */

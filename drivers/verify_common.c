@@ -132,10 +132,9 @@ static void
 take_block(double *out, const struct k3_ckpt_tensor *t, const struct k3_datum *d,
 	   const float *block)
 {
-	size_t lo = t->row0 > d->row0 ? t->row0 : d->row0;
-	size_t hi = t->row0 + t->rows < d->row0 + d->rows ? t->row0 + t->rows : d->row0 + d->rows;
+	size_t first, n = k3_params_overlap(t, d->row0, d->rows, &first);
 
-	for (size_t i = lo * d->row_elems; i < hi * d->row_elems; i++)
+	for (size_t i = first * d->row_elems; i < (first + n) * d->row_elems; i++)
 		out[i - t->row0 * d->row_elems] = (double)block[i - d->row0 * d->row_elems];
 }
 
@@ -153,7 +152,8 @@ k3i_verify_tensor(struct k3_store *store, const struct k3_ckpt_tensor *t, uint32
 	for (size_t b = 0; out && b < m->params.param[t->param].n_blocks; b++) {
 		uint32_t datum = m->param_block[t->param] + kind * m->n_blocks + (uint32_t)b;
 		const struct k3_datum *d = &m->persist[datum];
-		if (d->row0 >= t->row0 + t->rows || d->row0 + d->rows <= t->row0)
+		size_t first;
+		if (k3_params_overlap(t, d->row0, d->rows, &first) == 0)
 			continue;
 		float *block = malloc(d->bytes + 1);
 		if (!block || k3_store_datum_read(store, NULL, datum, block) != K3_OK) {
@@ -167,24 +167,47 @@ k3i_verify_tensor(struct k3_store *store, const struct k3_ckpt_tensor *t, uint32
 	return out;
 }
 
+/* dir/X for a file .../X.safetensors, malloc'ed */
+static char *
+trace_folder(const char *dir, const char *file)
+{
+	const char *slash = strrchr(file, '/'), *name = slash ? slash + 1 : file,
+		   *dot = strrchr(name, '.');
+	int kept = dot && dot > name ? (int)(dot - name) : (int)strlen(name);
+	size_t bytes = strlen(dir) + (size_t)kept + 2;
+	char *path = malloc(bytes);
+
+	if (path)
+		snprintf(path, bytes, "%s/%.*s", dir, kept, name);
+	return path;
+}
+
 int
 k3_verify_file(const char *path, const struct k3_verify_options *options,
 	       struct k3_verify_report *report)
 {
+	struct k3_verify_options own = *options;
 	struct k3_st *st = NULL;
+	char *folder = NULL;
 	int ret;
 
 	K3_TRY(k3_st_open(&st, path));
+	if (options->runtime.trace_dir) {
+		folder = trace_folder(options->runtime.trace_dir, path);
+		K3_TRY(folder ? K3_OK : K3_ENOMEM);
+		own.runtime.trace_dir = folder;
+	}
 	json_decref(report->deviation);
 	K3_TRY(k3i_verify_metadata(st, "float32_run_rms_deviation", JSON_OBJECT,
 				   &report->deviation));
 	if (k3_st_metadata(st, "train"))
-		K3_TRY(k3i_verify_train(st, options, report));
+		K3_TRY(k3i_verify_train(st, &own, report));
 	else if (k3_st_metadata(st, "config"))
-		K3_TRY(k3i_verify_model(st, options, report));
+		K3_TRY(k3i_verify_model(st, &own, report));
 	else
-		K3_TRY(k3i_verify_ops(st, options, report));
+		K3_TRY(k3i_verify_ops(st, &own, report));
 out:
 	k3_st_close(st);
+	free(folder);
 	return ret;
 }

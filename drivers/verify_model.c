@@ -451,6 +451,9 @@ k3i_verify_model(const struct k3_st *st, const struct k3_verify_options *options
 	plan_options.tile_tokens = options->tile_tokens;
 	plan_options.balance = K3_BALANCE_NONE;
 	K3_TRY(k3i_verify_config(st, &c.config));
+	if (options->activations)
+		K3_TRY(k3_activations_parse(plan_options.activations, c.config.layers,
+					    options->activations));
 	K3_TRY(k3i_verify_metadata(st, "image_grids", JSON_ARRAY, &grids));
 	if (json_array_size(grids) > 0) {
 		k3_error("drivers", "the case has %zu images: this version runs text",
@@ -460,11 +463,12 @@ k3i_verify_model(const struct k3_st *st, const struct k3_verify_options *options
 	K3_TRY(read_inputs(&c));
 	if (options->forced_routing)
 		K3_TRY(read_forced(&c));
-	K3_TRY(k3_session_open(&c.session, &c.config, &plan_options, options->window));
+	K3_TRY(k3_session_open(&c.session, &c.config, &plan_options, &options->runtime));
 	K3_TRY(load_weights(&c));
 	K3_TRY(run(&c));
 	compare_all(&c);
 	report_uncompared(&c);
+	K3_TRY(k3_runtime_trace_finish(c.session.runtime));
 out:
 	if (c.session.runtime)
 		k3_runtime_drain(c.session.runtime);

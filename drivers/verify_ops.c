@@ -297,8 +297,9 @@ k3i_verify_ops(const struct k3_st *st, const struct k3_verify_options *options,
 
 	k3_plan_options_init(&plan_options);
 	K3_TRY(k3_config_preset(&config, "tiny"));
-	K3_TRY(k3_session_open(&c.session, &config, &plan_options, options->window));
+	K3_TRY(k3_session_open(&c.session, &config, &plan_options, &options->runtime));
 	K3_TRY(all_lengths(&c));
+	K3_TRY(k3_runtime_trace_finish(c.session.runtime));
 out:
 	k3_session_close(&c.session);
 	return ret;

@@ -285,8 +285,11 @@ run_step(struct train_case *c, size_t step)
 	hyper[K3_HYPER_INV_N] = hyper[K3_HYPER_VALID] > 0 ? 1 / hyper[K3_HYPER_VALID] : 0;
 	hyper[K3_HYPER_LR] = c->rate[step];
 	hyper[K3_HYPER_STEP] = (double)(step + 1);
-	for (size_t m = 0; m < c->accumulation; m++)
+	for (size_t m = 0; m < c->accumulation; m++) {
+		k3_runtime_step(c->session.runtime, (int32_t)step + 1, (int32_t)m);
 		K3_TRY(run_microbatch(c, step, m, &mb[m], hyper));
+	}
+	k3_runtime_step(c->session.runtime, (int32_t)step + 1, -1);
 	K3_TRY(k3_session_optimizer(&c->session, (uint32_t)step & 1, &optimizer));
 	K3_TRY(k3_submit_plan(c->session.store, optimizer, NULL, NULL));
 	k3_runtime_drain(c->session.runtime);
@@ -498,6 +501,9 @@ k3i_verify_train(const struct k3_st *st, const struct k3_verify_options *options
 
 	K3_TRY(k3i_verify_config(st, &c.config));
 	K3_TRY(read_settings(&c));
+	if (options->activations)
+		K3_TRY(k3_activations_parse(c.plan_options.activations, c.config.layers,
+					    options->activations));
 	size_t n = c.steps * c.accumulation;
 	c.loss_sums = calloc(n, sizeof(double));
 	c.loss = calloc(3 * c.steps, sizeof(double));
@@ -507,13 +513,14 @@ k3i_verify_train(const struct k3_st *st, const struct k3_verify_options *options
 		K3_TRY(K3_ENOMEM);
 	c.norm = c.loss + c.steps;
 	c.rate = c.norm + c.steps;
-	K3_TRY(k3_session_open(&c.session, &c.config, &c.plan_options, options->window));
+	K3_TRY(k3_session_open(&c.session, &c.config, &c.plan_options, &options->runtime));
 	K3_TRY(k3_session_init(&c.session, 0));
 	K3_TRY(k3_checkpoint_load_params(c.session.store, st));
 	for (size_t step = 0; step < c.steps; step++)
 		K3_TRY(run_step(&c, step));
 	compare_all(&c);
 	K3_TRY(quantile_cases(&c));
+	K3_TRY(k3_runtime_trace_finish(c.session.runtime));
 out:
 	k3_session_close(&c.session);
 	free(c.loss_sums);

@@ -9,7 +9,7 @@
  * Trap: collectives (states, latents) are planned for every layer whatever the documents; only the
  * halo's point-to-point transfers depend on them, and both partners see the same documents. */
 #include "../common/status.h"
-#include "mesh.h"
+#include "mesh_comm.h"
 #include "text.h"
 
 static uint32_t

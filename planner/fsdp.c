@@ -11,7 +11,7 @@
  * accumulated shards: summing them in every microbatch would count the earlier ones twice. */
 #include "../common/status.h"
 #include "build.h"
-#include "mesh.h"
+#include "mesh_comm.h"
 #include "shard.h"
 
 enum { MAX_SUMS = 64 }; /* most data of one all-reduce of scalars */
@@ -132,9 +132,10 @@ list_part(const struct k3_builder *b, struct k3i_fsdp *f, struct part part)
 		const struct k3_param *p = &ps->param[i];
 		if (p->unit != part.unit || (p->experts_per_block > 0) != (part.part >= 0))
 			continue;
-		for (size_t k = 0; k < p->n_blocks; k++)
-			if (part.part < 0 || k == (size_t)part.part)
-				f->list[n++] = b->model->param_block[i] + (uint32_t)k;
+		size_t from = part.part < 0 ? 0 : (size_t)part.part;
+		size_t to = part.part < 0 || from >= p->n_blocks ? p->n_blocks : from + 1;
+		for (size_t k = from; k < to; k++)
+			f->list[n++] = b->model->param_block[i] + (uint32_t)k;
 	}
 	return n;
 }

@@ -2,7 +2,7 @@
  *
  * Trap: a group that only some ranks create hangs the start-up, so the table depends on the sizes
  * of the mesh alone, and lists groups that this rank is no member of. */
-#include "mesh.h"
+#include "mesh_comm.h"
 
 #include <stdio.h>
 #include <stdlib.h>

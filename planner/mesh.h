@@ -6,7 +6,6 @@
  */
 #ifndef K3_PLANNER_MESH_H
 #define K3_PLANNER_MESH_H
-#include "arena.h"
 #include "plan.h"
 
 enum k3_group { K3_GROUP_WORLD, K3_GROUP_REPLICATE, K3_GROUP_SHARD, K3_GROUP_CP, K3_N_GROUPS };
@@ -24,17 +23,5 @@ uint32_t k3_mesh_ranks(const struct k3_mesh *mesh);
 uint32_t k3_mesh_group_size(const struct k3_mesh *mesh, enum k3_group group);
 /** Rank's place in that group, 0-based. */
 uint32_t k3_mesh_group_rank(const struct k3_mesh *mesh, enum k3_group group, uint32_t rank);
-
-/**
- * The communicators of a mesh: all groups of every kind, on every rank, in the order of creation:
- * world, replicate groups, shard groups, cp groups, each kind by its first rank.  Groups of one
- * rank do not communicate and are left out; so is a kind whose groups are those of an earlier kind.
- * @return K3_OK, K3_ENOMEM
- */
-int k3i_mesh_comms(struct k3_arena *arena, const struct k3_mesh *mesh, struct k3_comm **comm,
-		   size_t *n_comms);
-/** Communicator of this rank's group of a kind in that table; -1 when the group is this rank alone.
- */
-int32_t k3i_mesh_comm(const struct k3_mesh *mesh, enum k3_group group);
 
 #endif

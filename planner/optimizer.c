@@ -197,7 +197,9 @@ init_part(struct k3_builder *b, uint32_t datum, enum k3_mode mode, struct k3_par
 
 	*a = part;
 	k3i_use(b, datum, mode);
-	k3i_task_end(b, 40.0 * (double)part.n_elems, 4.0 * (double)part.n_elems);
+	/* a random number costs some forty operations */
+	bool constant = part.kind == K3_INIT_ZERO || part.kind == K3_INIT_ONE;
+	k3i_task_end(b, (constant ? 1.0 : 40.0) * (double)part.n_elems, 4.0 * (double)part.n_elems);
 }
 
 /* Block of a plain parameter: one task. Of an expert stack: one per checkpoint tensor that has rows
@@ -224,15 +226,13 @@ init_block(struct k3_builder *b, size_t param, uint32_t datum, uint64_t seed, bo
 	     i < b->model->params.first_tensor[param + 1]; i++) {
 		struct k3_ckpt_tensor t;
 		k3_params_tensor(&b->model->params, i, &t);
-		size_t lo = t.row0 > d->row0 ? t.row0 : d->row0;
-		size_t hi =
-			t.row0 + t.rows < d->row0 + d->rows ? t.row0 + t.rows : d->row0 + d->rows;
-		if (lo >= hi)
+		size_t first, n = k3_params_overlap(&t, d->row0, d->rows, &first);
+		if (n == 0)
 			continue;
 		part.key = k3_rng_key(t.name, seed);
-		part.first_elem = (uint64_t)(lo - t.row0) * p->cols;
-		part.offset_elems = (lo - d->row0) * p->cols;
-		part.n_elems = (hi - lo) * p->cols;
+		part.first_elem = (uint64_t)(first - t.row0) * p->cols;
+		part.offset_elems = (first - d->row0) * p->cols;
+		part.n_elems = n * p->cols;
 		init_part(b, datum, mode, part);
 		mode = K3_RW;
 	}

@@ -438,6 +438,17 @@ k3_params_tensor(const struct k3_params *params, size_t i, struct k3_ckpt_tensor
 	tensor->n_elems = (uint64_t)tensor->rows * p->cols;
 }
 
+size_t
+k3_params_overlap(const struct k3_ckpt_tensor *tensor, size_t row0, size_t rows, size_t *first)
+{
+	size_t end = row0 + rows, tensor_end = tensor->row0 + tensor->rows;
+
+	*first = tensor->row0 > row0 ? tensor->row0 : row0;
+	if (end > tensor_end)
+		end = tensor_end;
+	return tensor->kind == K3_CKPT_PARAM && end > *first ? end - *first : 0;
+}
+
 void
 k3_params_count(const struct k3_config *config, uint64_t *text, uint64_t *routed_experts,
 		uint64_t *vision, uint64_t *active)

@@ -150,6 +150,15 @@ size_t k3_params_n_tensors(const struct k3_params *params);
 /** The i-th, i < n_tensors, in the order of the model. */
 void k3_params_tensor(const struct k3_params *params, size_t i, struct k3_ckpt_tensor *tensor);
 
+/**
+ * Rows that a tensor and a row block (or the shard of one) have in common.
+ * @param row0   first row of the block in its parameter; rows: how many it has
+ * @param first  out: first common row, in rows of the parameter
+ * @return number of common rows; 0: none, or the tensor is no part of a parameter
+ */
+size_t k3_params_overlap(const struct k3_ckpt_tensor *tensor, size_t row0, size_t rows,
+			 size_t *first);
+
 /** Trained parameters of text and vision, counted from the configuration (model.md 1.2). */
 void k3_params_count(const struct k3_config *config, uint64_t *text, uint64_t *routed_experts,
 		     uint64_t *vision, uint64_t *active);

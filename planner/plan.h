@@ -5,18 +5,20 @@
  * this order (tasks/), printed or simulated. Nothing here knows StarPU, MPI or CUDA.
  *
  * Three kinds of place hold data:
- *  - persistent data (parameters, gradients, moments, buffers, scalars of the step): entries 0 ..
- * model->n_persist-1 of every plan's data table, the same index in every plan of a model; each is
- * one handle that lives as long as the run;
+ *  - persistent data (parameters, gradients, moments, buffers, scalars of the step): entries
+ *    0 .. model->n_persist-1 of every plan's data table, the same index in every plan of a model;
+ *    each is one handle that lives as long as the run;
  *  - slots: everything short-lived (activations, gradients of activations, work space, inputs,
- * gathered copies) is assigned to a slot of its size class.  Two data in one slot are ordered by
- * their accesses, since the second writer waits for the last reader of the first.  Slots are shared
- * by all plans of a run: slot i of a class is the same handle everywhere.  So memory is bounded by
- * persistent data + slots under every schedule that the edges allow;
+ *    gathered copies) is assigned to a slot of its size class.  Two data in one slot are ordered by
+ *    their accesses, since the second writer waits for the last reader of the first.  Slots are
+ *    shared by all plans of a run: slot i of a class is the same handle everywhere.  So memory is
+ *    bounded by persistent data + slots under every schedule that the edges allow;
  *  - what another rank holds: not in this table.  It arrives through a communication task that
- * writes a slot here. A handle lives in main memory and, where a GPU worker uses it, in a copy on
- * that GPU's memory node; StarPU makes, invalidates and evicts those copies.  The plan counts each
- * node's copies as if everything were there: that is the bound per node.
+ *    writes a slot here.
+ *
+ * A handle lives in main memory and, where a GPU worker uses it, in a copy on that GPU's memory
+ * node; StarPU makes, invalidates and evicts those copies.  The plan counts each node's copies as
+ * if everything were there: that is the bound per node.
  *
  * Lifetimes count positions.  A position is a place in the canonical order of submission, the same
  * for every document layout of one (T, tile): a task that a layout does not need still takes its
@@ -31,6 +33,7 @@
 #include "../common/config.h"
 #include "../common/ops.h"
 #include "../common/safetensors.h"
+#include "machine.h"
 #include "params.h"
 
 enum k3_mode { K3_R = 1, K3_W = 2, K3_RW = 3 };
@@ -44,26 +47,25 @@ enum k3_data_kind {
 	K3_DATA_INPUT,	    /* token ids, labels, layout, forced routes: written by batch_load */
 	K3_DATA_ACT,	    /* activations and their gradients */
 	K3_DATA_WORK,	    /* work space of one task */
-	K3_DATA_GATHERED,   /* a unit's parameters gathered from the shard group, or its full
-			       gradients */
+	/* a unit's parameters gathered from the shard group, or its full gradients */
+	K3_DATA_GATHERED,
 	K3_N_DATA_KINDS
 };
 
 enum { K3_NO_SLOT = -1, K3_NO_DATUM = -1 };
 
 struct k3_datum {
-	const char *what; /* e.g. "qkv", "prefix"; static string */
-	uint8_t kind;	  /* enum k3_data_kind */
-	uint8_t dtype;	  /* enum k3_dtype */
-	bool keep;     /* lives to the end of the plan, so that the host can read it afterwards */
-	int16_t layer; /* -1: none */
-	int32_t tile, index;	      /* token tile; head group, expert group, block; -1: none */
-	int32_t param;		      /* of persistent blocks and gathered copies, else -1 */
+	const char *what;    /* e.g. "qkv", "prefix"; static string */
+	uint8_t kind;	     /* enum k3_data_kind */
+	uint8_t dtype;	     /* enum k3_dtype */
+	bool keep;	     /* lives to the end of the plan: the host reads it afterwards */
+	int16_t layer;	     /* -1: none */
+	int32_t tile, index; /* token tile; head group, expert group, block; -1: none */
+	int32_t param;	     /* of persistent blocks and gathered copies, else -1 */
 	size_t row0, rows, row_elems; /* rows of the parameter or tile; elements of a row */
 	size_t bytes;		      /* rows * row_elems * size of the type */
-	size_t slot_bytes; /* bytes with the nominal rows of a tile: the size class before rounding
-			    */
-	int32_t slot;	   /* index in plan->slot, K3_NO_SLOT for persistent data */
+	size_t slot_bytes;	      /* with a tile's nominal rows: size class before rounding */
+	int32_t slot;		      /* index in plan->slot, K3_NO_SLOT for persistent data */
 	uint32_t first_pos, last_pos; /* lifetime in positions; first > last: never used */
 };
 
@@ -72,29 +74,45 @@ struct k3_access {
 	uint8_t mode; /* enum k3_mode */
 };
 
-enum k3_pass { K3_PASS_FORWARD, K3_PASS_BACKWARD, K3_PASS_OPTIMIZER, K3_PASS_SETUP };
+enum k3_pass {
+	K3_PASS_FORWARD,
+	K3_PASS_BACKWARD,
+	K3_PASS_OPTIMIZER,
+	K3_PASS_SETUP,
+	K3_PASS_RECOMPUTE, /* forward tasks again, just before a layer's backward tasks */
+	K3_N_PASSES
+};
+
+/* What a layer's forward pass leaves for its backward pass. */
+enum k3_activation {
+	/* everything that the backward tasks read */
+	K3_KEEP,
+	/* the prefixes before and after attention, the routes and the experts' sum (of latent
+	 * width); the rest is computed again before the backward tasks */
+	K3_RECOMPUTE
+};
 
 struct k3_task {
-	uint16_t op;	     /* enum k3_op */
-	uint8_t pass;	     /* enum k3_pass */
-	int16_t layer;	     /* -1: none */
-	int32_t tile, group; /* -1: none; group: head group, expert group, vocabulary block or
-				parameter block */
+	uint16_t op;   /* enum k3_op */
+	uint8_t pass;  /* enum k3_pass */
+	int16_t layer; /* -1: none */
+	int32_t tile;  /* -1: none */
+	int32_t group; /* head group, expert group, vocabulary or parameter block; -1: none */
 	uint32_t first_access, n_access; /* in plan->access, in the order of the kernel's buffers */
 	uint32_t pos;
 	const void *args;    /* k3_<op>_args in the plan's arena; NULL for communication */
-	const char *name;    /* for the trace; lives with the plan */
+	const char *name;    /* "kda_chunk_fwd.l2.t0.g1", no blanks; lives with the plan */
 	double flops, bytes; /* arithmetic and data moved, from the shapes */
-	double cost_us;	     /* from flops and bytes and the model's rates */
+	double param_bytes;  /* of the bytes: parameters, their gradients and moments */
+	double cost_us;	     /* from operation, flops and bytes: machine.h */
 	int32_t priority;    /* 0 .. K3_MAX_PRIORITY */
 	/* communication only */
-	int32_t comm;	/* index in plan->comm, -1 else */
-	int32_t peer;	/* point to point: rank of the other side; rooted: rank of the root; else -1
-			 */
-	uint64_t count; /* elements per member */
+	int32_t comm;	    /* index in plan->comm, -1 else */
+	int32_t peer;	    /* rank of the other side (point to point), of the root; else -1 */
+	uint64_t count;	    /* elements per member */
 	uint8_t comm_dtype; /* enum k3_dtype */
 };
-enum { K3_MAX_PRIORITY = 10000 };
+enum { K3_MAX_PRIORITY = 10000, K3_BLOCK_BYTES = 64 << 20 };
 
 /* Slot: a place for short-lived data; (slot_class bytes, ordinal) names the same handle in all
  * plans of a run. */
@@ -118,27 +136,31 @@ struct k3_mesh {
 
 struct k3_plan_options {
 	uint32_t tile_tokens; /* multiple of 64; 0: one tile per rank */
-	uint32_t kda_groups,
-		mla_groups;	/* head groups; 0: chosen (two when there are two heads or more) */
+	/* head groups; 0: chosen (two when there are two heads or more) */
+	uint32_t kda_groups, mla_groups;
 	uint32_t expert_groups; /* 0: chosen, see k3_params_init */
 	uint32_t key_tiles;	/* most key tiles of one attention task; 0: 8 */
-	uint32_t head_rows;	/* rows of an LM-head task; 0: chosen so that its logits stay within
-				   block_bytes */
-	size_t block_bytes;	/* most bytes of a row block; 0: 64 MiB */
-	size_t piece_bytes;	/* most bytes of an FSDP gather; 0: 256 MiB */
-	uint32_t gather_slots;	/* gathered pieces that may be alive at once: the prefetch depth; 0:
-				   2 */
-	uint32_t run_ahead;	/* positions that a slot stays reserved after its last use; 0: 24 */
-	bool vision;		/* with the vision tower */
+	/* rows of an LM-head task; 0: chosen so that its logits stay within block_bytes; raised to
+	 * 64, at most a tile */
+	uint32_t head_rows;
+	size_t block_bytes;    /* most bytes of a row block; 0: K3_BLOCK_BYTES */
+	size_t piece_bytes;    /* most bytes of an FSDP gather; 0: 256 MiB */
+	uint32_t gather_slots; /* gathered pieces alive at once: the prefetch depth; 0: 2 */
+	uint32_t run_ahead;    /* positions that a slot stays reserved after its last use; 0: 24 */
+	bool vision;	       /* with the vision tower */
 	enum k3_balance_rule balance;
 	uint32_t bins;	  /* of the quantile rule; 0: 1000 */
 	double balance_u; /* of the sign rule; 0: 1e-3 */
-	double adam_beta1, adam_beta2, adam_eps, weight_decay, clip_norm,
-		clip_eps;    /* all as given */
-	bool fingerprint;    /* the optimizer plan hashes loss, gradients and parameters */
-	bool cut_state;	     /* for tests: KDA state and convolution halo end at each tile, as if
-				every tile began its documents; attention is not changed */
-	struct k3_mesh mesh; /* all zero: one rank */
+	/* all as given */
+	double adam_beta1, adam_beta2, adam_eps, weight_decay, clip_norm, clip_eps;
+	bool fingerprint; /* the optimizer plan hashes loss, gradients and parameters */
+	/* for tests: KDA state and convolution halo end at each tile, as if every tile began its
+	 * documents; attention is not changed */
+	bool cut_state;
+	uint8_t activations[K3_MAX_LAYERS]; /* enum k3_activation of each layer */
+	struct k3_mesh mesh;		    /* all zero: one rank */
+	const struct k3_machine *machine;   /* whose rates the costs are; NULL: defaults. Copied
+					       into the model */
 };
 
 /** Defaults of model.md 7: betas 0.9 0.95, eps 1e-8, weight decay 0.1, clip 1.0 with eps 1e-6,
@@ -150,26 +172,27 @@ void k3_plan_options_init(struct k3_plan_options *options);
 struct k3_model {
 	struct k3_config config;
 	struct k3_plan_options options; /* zeros replaced by what was chosen */
+	struct k3_machine machine;	/* options.machine points here */
 	struct k3_params params;
 	size_t n_persist;
 	struct k3_datum *persist;
-	/* first persistent index of ... */
-	uint32_t *param_block;	 /* [params.n] first block's PARAM datum; GRAD, EXP_AVG, EXP_AVG_SQ
-				    follow at + n_blocks_total each */
-	uint32_t n_blocks;	 /* row blocks of this rank over all parameters */
-	int32_t *bias, *balance; /* [layers] datum or -1 */
-	uint32_t hyper, loss_acc,
-		step_out[2]; /* scalars; step_out alternates with the parity of the step */
+	/* persistent index of ... */
+	/* [params.n] the first block's PARAM; GRAD, EXP_AVG, EXP_AVG_SQ follow at + n_blocks each */
+	uint32_t *param_block;
+	uint32_t n_blocks;		       /* row blocks of this rank over all parameters */
+	int32_t *bias, *balance;	       /* [layers] datum or -1 */
+	uint32_t hyper, loss_acc;	       /* scalars of the step */
+	uint32_t step_out[2];		       /* alternates with the parity of the step */
 	uint32_t norm_partial, n_norm_partial; /* one per gradient-norm task */
-	uint32_t hash,
-		n_hash; /* fingerprint words: loss, gradient blocks, parameter blocks; 0 when off */
+	/* fingerprint words: loss, gradient blocks, parameter blocks; 0 when off */
+	uint32_t hash, n_hash;
 	uint64_t persist_bytes;
 };
 
 /**
  * @param config  must have passed k3_config_check; copied
- * @return K3_OK, K3_EINVAL (an option is outside its domain; logged with value and what is
- * allowed), K3_ENOMEM
+ * @return K3_OK, K3_ENOMEM, K3_EINVAL (an option is outside its domain; logged with value and what
+ *         is allowed)
  */
 int k3_model_create(struct k3_model **model, const struct k3_config *config,
 		    const struct k3_plan_options *options);
@@ -179,10 +202,12 @@ void k3_model_destroy(struct k3_model *model); /* NULL is legal */
  * ranks. */
 struct k3_layout {
 	size_t n_tokens;	/* T >= 1 */
-	const int32_t *doc_ids; /* [T]; 0 = padding or hole; 1.. each one run that may hold holes */
+	const int32_t *doc_ids; /* [T]; 0 = padding or hole; 1.. ascending, each one run, which may
+				   hold holes */
 };
 
-/** Refuses ids that come back after another document, and negative ids, with the position. */
+/** Refuses negative ids, and ids that descend or come back after another document, with the
+ * position. @return K3_OK, K3_EINVAL, K3_ESHAPE (no token, or more than 2^31-1; logged) */
 int k3_layout_check(const struct k3_layout *layout);
 /** 64-bit hash of a layout; equal layouts give equal plans. */
 uint64_t k3_layout_hash(const struct k3_layout *layout);
@@ -191,9 +216,9 @@ struct k3_tile {
 	uint32_t owner_cp;	     /* cp index of the rank that owns it */
 	size_t row0, rows;	     /* global rows of the stream */
 	int32_t first_doc, last_doc; /* of its valid rows; 0: the tile has none */
-	int32_t prev, next; /* tile whose state and halo the first segment continues, tile that
-			       continues the last one; -1 */
-	int32_t *layout;    /* tile layout (op.h), [k3_tile_layout_len(rows)] */
+	int32_t prev;		     /* tile whose state and halo the first segment continues; -1 */
+	int32_t next;		     /* tile that continues the last segment; -1 */
+	int32_t *layout;	     /* tile layout (op.h), [k3_tile_layout_len(rows)] */
 };
 
 struct k3_plan {
@@ -221,20 +246,31 @@ struct k3_plan {
 
 /* What a microbatch plan does. */
 struct k3_microbatch {
-	bool backward; /* false: loss only */
-	bool first;    /* first of its step: gradients and counts are written, else added to */
+	bool backward;	     /* false: loss only */
+	bool first;	     /* of its step: gradients and counts are written, else added to */
 	bool forced_routing; /* ids come with the batch */
-	bool keep;	     /* prefixes, routes, logits, their gradients stay readable (k3_verify,
-				generation) */
+	bool keep;	     /* prefixes, routes, logits and their gradients stay readable */
 	bool keep_logits;    /* only the logits */
 	bool count;	     /* expert loads are counted (training) */
 };
 
-/** Plans one microbatch. @return K3_OK, K3_ENOMEM, K3_EINVAL, K3_ESHAPE (logged). */
+/* Limits of one plan: 2^22 positions, whose tasks take about 2 GiB of the planner's memory, and
+ * 2^26 tokens, whose tables take 1 GiB. */
+enum { K3_MAX_POSITIONS = 1 << 22, K3_MAX_TOKENS = 1 << 26 };
+
+/** A lower bound of the positions that a microbatch takes; nothing is built. */
+double k3_plan_least_positions(const struct k3_model *model, size_t n_tokens, bool backward);
+/**
+ * Refuses what is sure to pass the limits, before anything is allocated for it.
+ * @return K3_OK; K3_ELIMIT (logged: the values, what is allowed and what would help)
+ */
+int k3_plan_check_tokens(const struct k3_model *model, size_t n_tokens, bool backward);
+
+/** Plans one microbatch. @return K3_OK, K3_ENOMEM, K3_EINVAL, K3_ESHAPE, K3_ELIMIT (logged). */
 int k3_plan_microbatch(struct k3_plan **plan, const struct k3_model *model,
 		       const struct k3_layout *layout, const struct k3_microbatch *what);
-/** Plans the end of a step: norm, clip, AdamW, router bias (and fingerprint). parity: which
- * step_out is written. */
+/** Plans the end of a step: norm, clip, AdamW, router bias (and fingerprint).
+ * @param parity  which step_out is written */
 int k3_plan_optimizer(struct k3_plan **plan, const struct k3_model *model, uint32_t parity);
 /** Plans the initial values of parameters (seeded), moments (zero) and biases (zero). */
 int k3_plan_init(struct k3_plan **plan, const struct k3_model *model, uint64_t seed,
@@ -260,5 +296,16 @@ int k3_memory_add(struct k3_memory *memory, const struct k3_plan *plan);
 /** Bound in bytes over every order that the edges allow, per memory node. */
 uint64_t k3_memory_bound(const struct k3_memory *memory);
 void k3_memory_fini(struct k3_memory *memory);
+
+/* Plans that a training run builds; documents do not matter. */
+struct k3_run_shape {
+	size_t tokens;	     /* of a microbatch */
+	uint32_t accumulate; /* microbatches of a step */
+	bool evaluates;	     /* a held-out loss between steps */
+};
+/** Memory of a run: its first microbatch, further ones, evaluation and optimizer together.
+ * @return K3_OK or what planning returned; k3_memory_fini is legal either way */
+int k3_memory_run(struct k3_memory *memory, const struct k3_model *model,
+		  const struct k3_run_shape *shape);
 
 #endif

@@ -201,14 +201,14 @@ check_slots(const struct walk *w)
 	for (size_t i = 0; i < n && ret == K3_OK; i++) {
 		const struct k3_datum *d = &p->data[t[i].datum];
 		char one[96], two[96];
-		k3_datum_label(d, one, sizeof(one));
 		if ((size_t)d->slot >= p->n_slots || d->bytes > p->slot[d->slot].bytes) {
-			k3_error("planner", "plan: %s: %zu bytes do not fit into slot %d", one,
-				 d->bytes, d->slot);
+			k3_error("planner", "plan: %s: %zu bytes do not fit into slot %d",
+				 k3_datum_label(d, one, sizeof(one)), d->bytes, d->slot);
 			ret = K3_EPLAN;
 		} else if (i + 1 < n && t[i + 1].slot == d->slot &&
 			   t[i + 1].first_pos <= d->last_pos) {
-			k3_error("planner", "plan: %s and %s share slot %d at position %u", one,
+			k3_error("planner", "plan: %s and %s share slot %d at position %u",
+				 k3_datum_label(d, one, sizeof(one)),
 				 k3_datum_label(&p->data[t[i + 1].datum], two, sizeof(two)),
 				 d->slot, t[i + 1].first_pos);
 			ret = K3_EPLAN;

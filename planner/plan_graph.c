@@ -6,15 +6,20 @@
 #include <string.h>
 
 #include "../common/status.h"
-#include "plan_print.h"
 
 struct handle_state {
 	uint32_t writer;  /* last task that wrote + 1 */
+	uint32_t datum;	  /* what it wrote */
 	uint32_t readers; /* chain of readers since, index + 1 */
 };
 
 struct reader {
 	uint32_t task, next;
+};
+
+struct mark {
+	uint32_t task; /* task + 1 that has it as a predecessor */
+	uint32_t at;   /* index in pred */
 };
 
 int
@@ -51,12 +56,16 @@ handle_of(struct k3i_graph *g, uint32_t datum)
 }
 
 static void
-add_pred(struct k3i_graph *g, uint32_t task, uint32_t before)
+add_pred(struct k3i_graph *g, uint32_t task, uint32_t before, bool value)
 {
-	if (before == task || g->mark[before] == task + 1)
+	if (before == task)
 		return;
-	g->mark[before] = task + 1;
-	g->pred[g->n_pred++] = before;
+	if (g->mark[before].task == task + 1) {
+		g->pred[g->mark[before].at].value |= value;
+		return;
+	}
+	g->mark[before] = (struct mark){task + 1, (uint32_t)g->n_pred};
+	g->pred[g->n_pred++] = (struct k3i_edge){before, value};
 }
 
 void
@@ -69,104 +78,18 @@ k3i_graph_next(struct k3i_graph *g, uint32_t task)
 	for (uint32_t k = 0; k < t->n_access; k++) {
 		const struct handle_state *h = handle_of(g, a[k].datum);
 		if (h->writer)
-			add_pred(g, task, h->writer - 1);
+			add_pred(g, task, h->writer - 1,
+				 (a[k].mode & K3_R) && h->datum == a[k].datum);
 		for (uint32_t r = (a[k].mode & K3_W) ? h->readers : 0; r; r = g->reader[r - 1].next)
-			add_pred(g, task, g->reader[r - 1].task);
+			add_pred(g, task, g->reader[r - 1].task, false);
 	}
 	for (uint32_t k = 0; k < t->n_access; k++) {
 		struct handle_state *h = handle_of(g, a[k].datum);
 		if (a[k].mode & K3_W) {
-			*h = (struct handle_state){task + 1, 0};
+			*h = (struct handle_state){task + 1, a[k].datum, 0};
 		} else {
 			g->reader[g->n_readers++] = (struct reader){task, h->readers};
 			h->readers = (uint32_t)g->n_readers;
 		}
 	}
-}
-
-double
-k3_plan_critical_us(const struct k3_plan *plan)
-{
-	size_t n = plan->model->n_persist + plan->n_slots;
-	struct {
-		double writer, readers;
-	} *end = calloc(n + 1,
-			sizeof(*end)); /* chains that end in the last write, in a read since */
-	double longest = 0;
-
-	if (!end)
-		return -1;
-	for (size_t i = 0; i < plan->n_tasks; i++) {
-		const struct k3_task *t = &plan->task[i];
-		const struct k3_access *a = &plan->access[t->first_access];
-		double before = 0;
-		for (uint32_t k = 0; k < t->n_access; k++) {
-			const struct k3_datum *d = &plan->data[a[k].datum];
-			size_t h =
-				d->slot < 0 ? a[k].datum : plan->model->n_persist + (size_t)d->slot;
-			if (end[h].writer > before)
-				before = end[h].writer;
-			if ((a[k].mode & K3_W) && end[h].readers > before)
-				before = end[h].readers;
-		}
-		before += t->cost_us;
-		for (uint32_t k = 0; k < t->n_access; k++) {
-			const struct k3_datum *d = &plan->data[a[k].datum];
-			size_t h =
-				d->slot < 0 ? a[k].datum : plan->model->n_persist + (size_t)d->slot;
-			if (a[k].mode & K3_W) {
-				end[h].writer = before;
-				end[h].readers = 0;
-			} else if (before > end[h].readers) {
-				end[h].readers = before;
-			}
-		}
-		if (before > longest)
-			longest = before;
-	}
-	free(end);
-	return longest;
-}
-
-static void
-dot_task(FILE *out, const struct k3_plan *plan, size_t i)
-{
-	static const char *const colour[K3_N_FAMILIES] = {
-		"#8dd3c7", "#bebada", "#fb8072", "#80b1d3", "#fdb462", "#b3de69",
-		"#fccde5", "#ffed6f", "#d9d9d9", "#bc80bd", "#ccebc5",
-	};
-	const struct k3_task *t = &plan->task[i];
-
-	fprintf(out, "\t\tt%zu [label=\"%s\" fillcolor=\"%s\"];\n", i, t->name,
-		colour[k3_op_family((enum k3_op)t->op)]);
-}
-
-int
-k3_plan_dot(FILE *out, const struct k3_plan *plan)
-{
-	struct k3i_graph g;
-	int ret = k3i_graph_init(&g, plan);
-
-	if (ret != K3_OK)
-		return ret;
-	fprintf(out, "digraph plan {\n\tnode [shape=box style=filled fontname=\"sans-serif\"];\n");
-	for (int layer = -1; layer < (int)plan->model->config.layers; layer++) {
-		if (layer < 0)
-			fprintf(out, "\tsubgraph outside {\n");
-		else
-			fprintf(out, "\tsubgraph cluster_%d {\n\t\tlabel=\"layer %d\";\n", layer,
-				layer);
-		for (size_t i = 0; i < plan->n_tasks; i++)
-			if (plan->task[i].layer == layer)
-				dot_task(out, plan, i);
-		fprintf(out, "\t}\n");
-	}
-	for (uint32_t i = 0; i < plan->n_tasks; i++) {
-		k3i_graph_next(&g, i);
-		for (size_t k = 0; k < g.n_pred; k++)
-			fprintf(out, "\tt%u -> t%u;\n", g.pred[k], i);
-	}
-	fprintf(out, "}\n");
-	k3i_graph_fini(&g);
-	return ferror(out) ? K3_EIO : K3_OK;
 }

@@ -3,6 +3,11 @@
 #define K3_PLANNER_PLAN_GRAPH_H
 #include "plan.h"
 
+struct k3i_edge {
+	uint32_t from;
+	bool value; /* hands on a value; else it only orders */
+};
+
 /* Walks the tasks in order and knows the predecessors of each.  A handle is a persistent datum or a
  * slot; a read follows the last write, a write follows every access since and with the last write.
  */
@@ -11,9 +16,9 @@ struct k3i_graph {
 	struct handle_state *handle;
 	struct reader *reader; /* chains of the readers since the last write */
 	size_t n_readers;
-	uint32_t *pred; /* of the current task, each once */
+	struct k3i_edge *pred; /* of the current task, each once */
 	size_t n_pred;
-	uint32_t *mark; /* [n_tasks] task + 1 that already has it as a predecessor */
+	struct mark *mark; /* [n_tasks] where it is in pred, if it is */
 };
 
 /** @return K3_OK, K3_ENOMEM */

@@ -1,5 +1,7 @@
 /* Memory of a run against a limit.  The trap: which option helps depends on what fills the memory;
  * shorter tiles do not shrink parameters, more ranks do not shrink logits. */
+#include <stdlib.h>
+
 #include "../common/log.h"
 #include "../common/status.h"
 #include "mesh.h"
@@ -37,11 +39,57 @@ k3_plan_check_memory(const struct k3_memory *memory, uint64_t limit_bytes,
 			 (unsigned long long)((memory->persist_bytes * shards + room - 1) / room));
 	}
 	if (slots > limit_bytes / 2) {
+		bool keeps = false;
+		for (uint32_t l = 0; l < model->config.layers; l++)
+			keeps = keeps || o->activations[l] == K3_KEEP;
 		k3_error("planner",
-			 "memory: activations fill it: fewer tokens per microbatch would help "
+			 "memory: activations fill it: %sfewer tokens per microbatch would help "
 			 "(--tokens, more --accumulate), or %s",
+			 keeps ? "--activations recompute, " : "",
 			 o->tile_tokens != 64 ? "shorter tiles (--tile-tokens 64)"
 					      : "more cp ranks (--mesh cp)");
 	}
 	return K3_ELIMIT;
+}
+
+static int
+add_microbatch(struct k3_memory *memory, const struct k3_model *model,
+	       const struct k3_layout *layout, const struct k3_microbatch *what)
+{
+	struct k3_plan *plan;
+	int ret;
+
+	K3_TRY(k3_plan_microbatch(&plan, model, layout, what));
+	K3_TRY(k3_memory_add(memory, plan));
+out:
+	k3_plan_destroy(plan);
+	return ret;
+}
+
+int
+k3_memory_run(struct k3_memory *memory, const struct k3_model *model,
+	      const struct k3_run_shape *shape)
+{
+	int32_t *docs = malloc(shape->tokens * sizeof(*docs));
+	struct k3_layout layout = {shape->tokens, docs};
+	struct k3_microbatch what = {.backward = true, .first = true, .count = true};
+	struct k3_plan *optimizer = NULL;
+	int ret = docs ? K3_OK : K3_ENOMEM;
+
+	k3_memory_init(memory, model);
+	K3_TRY(ret);
+	for (size_t i = 0; i < shape->tokens; i++)
+		docs[i] = 1;
+	K3_TRY(add_microbatch(memory, model, &layout, &what));
+	what.first = false;
+	if (shape->accumulate > 1)
+		K3_TRY(add_microbatch(memory, model, &layout, &what));
+	if (shape->evaluates)
+		K3_TRY(add_microbatch(memory, model, &layout, &(struct k3_microbatch){0}));
+	K3_TRY(k3_plan_optimizer(&optimizer, model, 0));
+	K3_TRY(k3_memory_add(memory, optimizer));
+out:
+	k3_plan_destroy(optimizer);
+	free(docs);
+	return ret;
 }

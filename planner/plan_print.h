@@ -1,51 +1,73 @@
-/* Plans for people and programs: numbers of a step, the graph as JSON and as a picture. */
+/* Plans for people and programs: the report of a step, the graph as JSON and as a picture. */
 #ifndef K3_PLANNER_PLAN_PRINT_H
 #define K3_PLANNER_PLAN_PRINT_H
 #include <stdio.h>
 
-#include "plan.h"
+#include "plan_stats.h"
 
-struct k3_count {
-	uint64_t n_tasks;
-	double flops, bytes, cost_us; /* of the plan's own cost model: one core */
+struct k3_plan_report {
+	const struct k3_plan_stats *stats;  /* counts of one rank */
+	const struct k3_memory_use *memory; /* of the rank that needs most */
+	uint32_t ranks_checked;		    /* ranks whose order of communication was proved */
+	uint64_t limit_bytes;		    /* of each memory node; 0: none was given */
+	bool critical_path;		    /* list its tasks */
 };
 
-struct k3_comm_count {
-	uint64_t n_tasks, elems, bytes; /* elements and bytes per member */
-};
+/** Does the bound of the report's memory stay within its limit? */
+bool k3_plan_fits(const struct k3_plan_report *report);
 
-/* Sums over the plans of a step, on one rank. */
-struct k3_plan_stats {
-	const struct k3_model *model;
-	struct k3_count total, family[K3_N_FAMILIES];
-	struct k3_count *layer; /* [layers + 1]; the last: tasks of no layer */
-	struct k3_comm_count comm[K3_N_OPS];
-	double critical_us; /* longest chain of tasks, plans one after the other */
-	uint64_t persist_bytes[K3_N_DATA_KINDS]; /* of this rank */
-	uint64_t peak_bytes[K3_N_DATA_KINDS]; /* short-lived data alive at once in submission order,
-						 most over the plans */
-	uint64_t peak_all_bytes;
-};
+/** For people: tables per layer, family and pass, critical path, memory, communication, and the
+ * line "fits: yes" or "fits: no" when there is a limit.  @return K3_OK, K3_EIO (not logged) */
+int k3_plan_print(FILE *out, const struct k3_plan_report *report);
 
-/** @return K3_OK, K3_ENOMEM */
-int k3_plan_stats_init(struct k3_plan_stats *stats, const struct k3_model *model);
-/** Adds a plan that runs `times` times a step. @return K3_OK, K3_ENOMEM */
-int k3_plan_stats_add(struct k3_plan_stats *stats, const struct k3_plan *plan, uint64_t times);
-void k3_plan_stats_fini(struct k3_plan_stats *stats);
+/**
+ * The same for programs: tab-separated, header first.  Columns:
+ *
+ *   table name kind tasks elems flops bytes cost_us critical_tasks critical_us
+ *
+ * "-" where a number makes no sense.  Rows by table, in this order:
+ *   step    all; parameters (elems: of the whole model); activations (kind: the policy)
+ *   pass    forward, backward, optimizer, recompute
+ *   family  those that have tasks
+ *   layer   0 .. layers-1, kind kda_dense, kda_moe, mla_dense, mla_moe; none: tasks of no layer
+ *   plan    first, next, end; kind: how often it runs; tasks, and critical_us of one run
+ *   path    tasks of the critical path (when asked for): task, kind: plan; critical_us: length of
+ *           its plan's chain up to here
+ *   comm    communicator, kind: operation; elems and bytes per member
+ *   memory  node (main); kind: persistent_, slots_, high_water_ and the kind of data, then
+ *           persistent, slots, bound, high_water, limit, missing
+ *   ranks   checked, all (tasks: how many)
+ *   fits    yes, no (when there is a limit)
+ *
+ * @return K3_OK, K3_EIO (not logged)
+ */
+int k3_plan_tsv(FILE *out, const struct k3_plan_report *report);
 
-/** The longest chain of tasks by cost, us; negative when memory is out. Chains are those that
- * StarPU will see. */
-double k3_plan_critical_us(const struct k3_plan *plan);
+/** "parameters", "activations", ...: a kind of data in words, without spaces. */
+const char *k3_data_kind_name(enum k3_data_kind kind);
+const char *k3_pass_name(enum k3_pass pass);
 
-/** Tab-separated table: header, then rows of (table, name, tasks, flops, bytes, cost_us); "-" where
- * a number makes no sense. */
-void k3_plan_print(FILE *out, const struct k3_plan_stats *stats, const struct k3_memory *memory);
-
-/** The plan as JSON: totals, communicators, slots, data, tasks with their accesses. @return K3_OK,
- * K3_EIO (not logged) */
+/** The plan as JSON: totals, options, communicators, slots, tiles, data, tasks with their accesses
+ * and the tasks they wait for. @return K3_OK, K3_EIO (not logged), K3_ENOMEM */
 int k3_plan_json(FILE *out, const struct k3_plan *plan);
-/** Graphviz digraph, one cluster per layer, colours by family, every edge. @return K3_OK, K3_EIO
- * (not logged), K3_ENOMEM */
-int k3_plan_dot(FILE *out, const struct k3_plan *plan);
+
+/* Layers a picture shows; all: first = -1. */
+struct k3_dot_layers {
+	int first, last;
+};
+
+/**
+ * Graphviz digraph: a cluster per layer, a box per task in its family's colour, every edge that
+ * StarPU will see.  A solid edge hands on a value; a dashed one only orders (a place in memory is
+ * used again).
+ *
+ * With some layers alone, an edge from or to a task of another layer ends in a stub of the task
+ * that is shown: text that lists the layers and passes at the other end, one stub for values and
+ * one for mere order in each direction.
+ *
+ * @param layers  NULL: all
+ * @return K3_OK, K3_EIO (not logged), K3_ENOMEM
+ */
+int k3_plan_dot(FILE *out, const struct k3_plan *plan, const struct k3_dot_layers *layers);
 
 #endif

@@ -12,12 +12,28 @@
 uint32_t *
 k3i_array(struct k3i_walk *w, size_t n)
 {
-	static uint32_t none[1];
-	uint32_t *a = k3i_arena_alloc(w->b->plan->arena, (n ? n : 1) * sizeof(*a));
+	struct k3_builder *b = w->b;
+	uint32_t *a = k3i_arena_alloc(b->plan->arena, (n ? n : 1) * sizeof(*a));
 
-	if (!a)
-		w->b->status = K3_ENOMEM;
-	return a ? a : none;
+	if (a)
+		return a;
+	b->status = K3_ENOMEM;
+	K3_ASSERT(n <= b->array_sink_n);
+	return b->array_sink;
+}
+
+/* An array as long as any that the walk asks for, so that it need not look at each. */
+static bool
+make_sink(struct k3i_walk *w)
+{
+	struct k3_builder *b = w->b;
+	const struct k3_params *ps = &b->model->params;
+	size_t keys = b->plan->own_first + w->n + 1, groups = w->kda_groups + w->mla_groups;
+	size_t vocabulary = ps->param[k3_params_find(ps, K3_P_HEAD, -1)].n_blocks;
+
+	b->array_sink_n = keys * groups + b->model->options.mesh.cp + vocabulary + w->nominal;
+	b->array_sink = k3i_arena_alloc(b->plan->arena, b->array_sink_n * sizeof(*b->array_sink));
+	return b->array_sink != NULL;
 }
 
 uint32_t
@@ -30,9 +46,26 @@ k3i_act(struct k3i_walk *w, const char *what, int layer, size_t tile, int index,
 uint32_t
 k3i_saved(struct k3i_walk *w, const char *what, int layer, size_t tile, int index, size_t row_elems)
 {
-	return k3i_data(w->b, what, w->b->what.backward ? K3_DATA_ACT : K3_DATA_WORK, K3_F32, layer,
+	bool read = w->b->what.backward && (w->again || !k3i_recomputes(w, layer));
+
+	return k3i_data(w->b, what, read ? K3_DATA_ACT : K3_DATA_WORK, K3_F32, layer,
 			(int)(w->b->plan->own_first + tile), index, k3i_rows(w, tile), w->nominal,
 			row_elems);
+}
+
+uint32_t
+k3i_kept(struct k3i_walk *w, const char *what, int layer, size_t tile, size_t row_elems)
+{
+	return k3i_data(w->b, what, w->b->what.backward ? K3_DATA_ACT : K3_DATA_WORK, K3_F32, layer,
+			(int)(w->b->plan->own_first + tile), -1, k3i_rows(w, tile), w->nominal,
+			row_elems);
+}
+
+bool
+k3i_recomputes(const struct k3i_walk *w, int layer)
+{
+	return w->b->what.backward && layer >= 0 &&
+	       w->b->model->options.activations[layer] == K3_RECOMPUTE;
 }
 
 void
@@ -286,6 +319,28 @@ layer_fwd(struct k3i_walk *w, int l)
 	k3i_unit_close(w->b, K3_UNIT_LAYER, l, -1);
 }
 
+/* Everything between the two prefixes and the backward tasks.  The attention mix saw the blocks
+ * before this layer opened one; both prefixes, routes and the experts' sum were kept. */
+static void
+layer_again(struct k3i_walk *w, int l)
+{
+	struct k3i_layer_data *ld = &w->layer[l];
+	bool opens = (uint32_t)l % w->c->block_layers == 0;
+	struct mix_roles attn = attn_roles(l), ffn = ffn_roles(l);
+
+	w->again = true;
+	w->b->pass = K3_PASS_RECOMPUTE;
+	mix_fwd(w, &attn, w->n_blocks - opens, ld->p_in, ld->xn, ld->stat_attn, "attn_in");
+	if (w->c->is_mla[l])
+		k3i_mla_fwd(w, l, opens);
+	else
+		k3i_kda_fwd(w, l, opens);
+	mix_fwd(w, &ffn, w->n_blocks, ld->p_mid, ld->hn, ld->stat_ffn, "ffn_in");
+	k3i_ffn_again(w, l);
+	w->b->pass = K3_PASS_BACKWARD;
+	w->again = false;
+}
+
 static void
 layer_bwd(struct k3i_walk *w, int l)
 {
@@ -296,6 +351,8 @@ layer_bwd(struct k3i_walk *w, int l)
 		 *dprev = k3i_array(w, w->n);
 
 	k3i_unit_open(w->b, K3_UNIT_LAYER, l, -1);
+	if (k3i_recomputes(w, l))
+		layer_again(w, l);
 	k3i_ffn_bwd(w, l, w->dp, dh);
 	mix_bwd(w, &ffn, w->n_blocks, ld->p_mid, dh, ld->stat_ffn,
 		(const uint32_t *const[2]){w->dp, NULL}, dmid, "dprefix_mid", l);
@@ -331,7 +388,10 @@ embed_bwd(struct k3i_walk *w)
 		k3i_use(b, w->dp[i], K3_R);
 		k3i_use(b, w->ids[i], K3_R);
 		k3i_grad(b, &a->table, K3_P_EMBED, -1);
-		k3i_task_end(b, (double)(t * w->c->width), 0);
+		/* the first clears the table, each updates the rows of its tokens */
+		size_t cleared = a->table.accumulate ? 0 : a->table.rows;
+		k3i_task_end(b, (double)(t * w->c->width),
+			     4.0 * (double)((3 * t + cleared) * w->c->width));
 	}
 	k3i_unit_reduce(b, K3_UNIT_EMBED, -1, -1);
 }
@@ -375,7 +435,7 @@ walk(struct k3i_walk *w)
 
 	w->layer = k3i_arena_alloc(arena, c->layers * sizeof(*w->layer));
 	w->block = k3i_arena_alloc(arena, (c->layers + 1) * sizeof(*w->block));
-	if (!w->layer || !w->block) {
+	if (!w->layer || !w->block || !make_sink(w)) {
 		w->b->status = K3_ENOMEM;
 		return;
 	}
@@ -426,6 +486,8 @@ k3_plan_microbatch(struct k3_plan **plan, const struct k3_model *model,
 	int ret = k3_layout_check(layout);
 
 	*plan = NULL;
+	if (ret == K3_OK)
+		ret = k3_plan_check_tokens(model, layout->n_tokens, what->backward);
 	if (ret != K3_OK)
 		return ret;
 	if (k3i_builder_init(&b, model) == K3_OK) {

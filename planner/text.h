@@ -45,6 +45,7 @@ struct k3i_walk {
 	uint32_t *hf, *stat_final;		 /* head input */
 	uint32_t kda_heads_each, mla_heads_each; /* heads of a group */
 	uint32_t kda_groups, mla_groups;
+	bool again; /* forward tasks of a layer are being planned for the second time */
 };
 
 /* Tile i of this rank. */
@@ -112,9 +113,13 @@ uint32_t *k3i_array(struct k3i_walk *w, size_t n);
 /** Per-tile activation [rows, row_elems]. */
 uint32_t k3i_act(struct k3i_walk *w, const char *what, int layer, size_t tile, int index,
 		 size_t row_elems);
-/** The same when it serves the backward pass alone: work space in a plan without backward. */
+/** The same when it serves the backward pass alone: work space where that pass does not read it. */
 uint32_t k3i_saved(struct k3i_walk *w, const char *what, int layer, size_t tile, int index,
 		   size_t row_elems);
+/** The same, and it stays there whatever the layer's activations do. */
+uint32_t k3i_kept(struct k3i_walk *w, const char *what, int layer, size_t tile, size_t row_elems);
+/** Does the backward pass compute the layer's activations again? */
+bool k3i_recomputes(const struct k3i_walk *w, int layer);
 /** Marks a datum as readable after the plan, when the plan keeps things. */
 void k3i_keep(struct k3i_walk *w, uint32_t datum);
 
@@ -123,6 +128,8 @@ void k3i_kda_bwd(struct k3i_walk *w, int layer, const uint32_t *dp, uint32_t *dx
 void k3i_mla_fwd(struct k3i_walk *w, int layer, bool opens);
 void k3i_mla_bwd(struct k3i_walk *w, int layer, const uint32_t *dp, uint32_t *dx);
 void k3i_ffn_fwd(struct k3i_walk *w, int layer);
+/** What k3i_ffn_bwd reads of the forward pass, again; the experts' share comes with each group. */
+void k3i_ffn_again(struct k3i_walk *w, int layer);
 void k3i_ffn_bwd(struct k3i_walk *w, int layer, const uint32_t *dp, uint32_t *dh);
 /** Head, loss and their gradients; dh [tile] receives the gradient of the head's input. */
 void k3i_head(struct k3i_walk *w, uint32_t *dh);

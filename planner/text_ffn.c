@@ -15,7 +15,7 @@ glu_args(const struct k3i_walk *w, struct k3_glu_args *a, size_t t, size_t f)
 }
 
 struct glu_kind {
-	enum k3_op fwd, dx, dw;
+	enum k3_op fwd, gu, dx, dw;
 	enum k3_role w1, w3, w2;
 	size_t f;
 };
@@ -25,19 +25,18 @@ glu_kind(const struct k3i_walk *w, bool dense)
 {
 	if (dense)
 		return (struct glu_kind){K3_OP_DENSE_FFN_FWD,
+					 K3_OP_DENSE_FFN_GU,
 					 K3_OP_DENSE_FFN_BWD_DX,
 					 K3_OP_DENSE_FFN_BWD_DW,
 					 K3_P_FFN_W1,
 					 K3_P_FFN_W3,
 					 K3_P_FFN_W2,
 					 w->c->dense_ffn};
-	return (struct glu_kind){K3_OP_SHARED_FFN_FWD,
-				 K3_OP_SHARED_FFN_BWD_DX,
-				 K3_OP_SHARED_FFN_BWD_DW,
-				 K3_P_SHARED_W1,
-				 K3_P_SHARED_W3,
-				 K3_P_SHARED_W2,
-				 (size_t)w->c->shared_experts * w->c->expert_ffn};
+	return (struct glu_kind){
+		K3_OP_SHARED_FFN_FWD,	 K3_OP_SHARED_FFN_GU,
+		K3_OP_SHARED_FFN_BWD_DX, K3_OP_SHARED_FFN_BWD_DW,
+		K3_P_SHARED_W1,		 K3_P_SHARED_W3,
+		K3_P_SHARED_W2,		 (size_t)w->c->shared_experts * w->c->expert_ffn};
 }
 
 static void
@@ -59,6 +58,24 @@ glu_fwd(struct k3i_walk *w, int l, size_t i, const struct glu_kind *kind, uint32
 	k3i_weight(b, &a->w3, kind->w3, l);
 	k3i_weight(b, &a->w2, kind->w2, l);
 	k3i_task_end(b, 6.0 * (double)t * (double)(w->c->width * kind->f), 0);
+}
+
+/* The saved products alone. */
+static void
+glu_again(struct k3i_walk *w, int l, size_t i, const struct glu_kind *kind)
+{
+	struct k3_builder *b = w->b;
+	struct k3i_layer_data *ld = &w->layer[l];
+	size_t t = k3i_rows(w, i);
+
+	ld->gu[i] = k3i_saved(w, "gu", l, i, -1, 2 * kind->f);
+	struct k3_glu_args *a = k3i_task(b, kind->gu, l, k3i_tile_no(w, i), -1, sizeof(*a));
+	glu_args(w, a, t, kind->f);
+	k3i_use(b, ld->gu[i], K3_W);
+	k3i_use(b, ld->hn[i], K3_R);
+	k3i_weight(b, &a->w1, kind->w1, l);
+	k3i_weight(b, &a->w3, kind->w3, l);
+	k3i_task_end(b, 4.0 * (double)t * (double)(w->c->width * kind->f), 0);
 }
 
 static void
@@ -216,6 +233,19 @@ expert_flops(const struct k3_expert_args *a)
 	       (double)(a->r * a->f);
 }
 
+/* Bytes of the current task, whose first `n` buffers hold the sorted rows of all groups: a group
+ * reads or writes its own rows alone, once. */
+static double
+expert_bytes(const struct k3_builder *b, const struct k3_expert_args *a, uint32_t n)
+{
+	double share = (double)(a->e1 - a->e0) / (double)a->n_experts, sorted = 0;
+	const struct k3_task *t = b->cur;
+
+	for (uint32_t i = 0; t && i < n && i < t->n_access; i++)
+		sorted += (double)b->plan->data[b->plan->access[t->first_access + i].datum].bytes;
+	return share * sorted + k3i_moved_bytes(b, n, UINT32_MAX);
+}
+
 static void
 expert_fwd(struct k3i_walk *w, int l, size_t i, size_t g, uint32_t ys)
 {
@@ -233,7 +263,24 @@ expert_fwd(struct k3i_walk *w, int l, size_t i, size_t g, uint32_t ys)
 	k3i_work(b, w->nominal * base.k * base.f);
 	k3i_weight_block(b, &a->w13, K3_P_EXPERT_W13, l, g);
 	k3i_weight_block(b, &a->w2, K3_P_EXPERT_W2, l, g);
-	k3i_task_end(b, expert_flops(&base), 0);
+	k3i_task_end(b, expert_flops(&base), expert_bytes(b, &base, 5));
+}
+
+static void
+expert_again(struct k3i_walk *w, int l, size_t i, size_t g)
+{
+	struct k3_builder *b = w->b;
+	struct k3i_layer_data *ld = &w->layer[l];
+	struct k3_expert_args *a, base;
+
+	expert_args(w, &base, l, k3i_rows(w, i), g);
+	a = k3i_task(b, K3_OP_EXPERT_GU, l, k3i_tile_no(w, i), (int)g, sizeof(*a));
+	*a = base;
+	k3i_use_sum(b, ld->egu[i]);
+	k3i_use(b, ld->zs[i], K3_R);
+	k3i_use(b, ld->route[i], K3_R);
+	k3i_weight_block(b, &a->w13, K3_P_EXPERT_W13, l, g);
+	k3i_task_end(b, expert_flops(&base) * 2 / 3, 0);
 }
 
 static void
@@ -256,7 +303,7 @@ combine_fwd(struct k3i_walk *w, int l, size_t i, uint32_t ys, uint32_t shared)
 	struct k3i_layer_data *ld = &w->layer[l];
 	size_t t = k3i_rows(w, i), r = w->c->latent;
 
-	ld->y[i] = k3i_saved(w, "y", l, i, -1, r);
+	ld->y[i] = k3i_kept(w, "y", l, i, r);
 	struct k3_moe_combine_args *a =
 		k3i_task(b, K3_OP_MOE_COMBINE_FWD, l, k3i_tile_no(w, i), -1, sizeof(*a));
 	combine_args(w, a, t);
@@ -323,6 +370,34 @@ k3i_ffn_fwd(struct k3i_walk *w, int layer)
 		glu_fwd(w, layer, i, &kind, w->p[i], (int32_t)ld->p_mid[i]);
 }
 
+void
+k3i_ffn_again(struct k3i_walk *w, int layer)
+{
+	struct k3i_layer_data *ld = &w->layer[layer];
+	bool dense = (uint32_t)layer < w->c->first_dense;
+	struct glu_kind kind = glu_kind(w, dense);
+
+	for (size_t i = 0; i < w->n; i++)
+		glu_again(w, layer, i, &kind);
+	for (size_t i = 0; i < w->n && !dense; i++) {
+		dispatch_fwd(w, layer, i);
+		ld->egu[i] =
+			k3i_saved(w, "expert_gu", layer, i, -1, w->c->top_k * 2 * w->c->expert_ffn);
+	}
+}
+
+/* A group's share of it, while the group's weights are there. */
+static void
+group_again(struct k3i_walk *w, int l, size_t g)
+{
+	if (!k3i_recomputes(w, l))
+		return;
+	w->b->pass = K3_PASS_RECOMPUTE;
+	for (size_t i = 0; i < w->n; i++)
+		expert_again(w, l, i, g);
+	w->b->pass = K3_PASS_BACKWARD;
+}
+
 struct grads {
 	uint32_t *dys, *edgu, *dzs, *dwt, *dz, *dl;
 };
@@ -380,7 +455,7 @@ expert_dgrad(struct k3i_walk *w, int l, size_t i, size_t g, struct grads *gr)
 	k3i_work(b, w->nominal * base.k * base.f);
 	k3i_weight_block(b, &a->w13, K3_P_EXPERT_W13, l, g);
 	k3i_weight_block(b, &a->w2, K3_P_EXPERT_W2, l, g);
-	k3i_task_end(b, expert_flops(&base), 0);
+	k3i_task_end(b, expert_flops(&base), expert_bytes(b, &base, 8));
 }
 
 static void
@@ -402,7 +477,7 @@ expert_wgrad(struct k3i_walk *w, int l, size_t i, size_t g, struct grads *gr)
 	k3i_work(b, w->nominal * base.k * (base.f + base.r));
 	k3i_grad_block(b, &a->w13, K3_P_EXPERT_W13, l, g);
 	k3i_grad_block(b, &a->w2, K3_P_EXPERT_W2, l, g);
-	k3i_task_end(b, expert_flops(&base), 0);
+	k3i_task_end(b, expert_flops(&base), expert_bytes(b, &base, 7));
 }
 
 static void
@@ -467,6 +542,7 @@ moe_bwd(struct k3i_walk *w, int l, const uint32_t *dp, uint32_t *dh)
 	}
 	for (size_t g = 0; g < groups; g++) {
 		k3i_unit_open(w->b, K3_UNIT_LAYER, l, (int)g);
+		group_again(w, l, g);
 		for (size_t i = w->n; i-- > 0;)
 			expert_dgrad(w, l, i, g, &gr);
 		k3i_unit_close(w->b, K3_UNIT_LAYER, l, (int)g);

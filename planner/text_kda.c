@@ -258,7 +258,7 @@ k3i_kda_fwd(struct k3i_walk *w, int layer, bool opens)
 	for (size_t i = 0; i < w->n; i++)
 		for (uint32_t g = 0; g < w->kda_groups; g++)
 			chunk_fwd(w, layer, i, g);
-	for (size_t i = 0; i < w->n; i++)
+	for (size_t i = 0; i < w->n && !w->again; i++) /* the prefix was kept */
 		out_fwd(w, layer, i, opens);
 }
 

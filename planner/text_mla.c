@@ -303,7 +303,7 @@ k3i_mla_fwd(struct k3i_walk *w, int layer, bool opens)
 	for (size_t i = 0; i < w->n; i++)
 		expand_fwd(w, layer, k3i_key(w, i));
 	attn_pieces(w, layer);
-	for (size_t i = 0; i < w->n; i++)
+	for (size_t i = 0; i < w->n && !w->again; i++) /* the prefix was kept */
 		out_fwd(w, layer, i, opens);
 }
 

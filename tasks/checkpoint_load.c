@@ -104,16 +104,14 @@ load_block(struct k3_store *store, const struct k3_st *st, size_t param, size_t 
 		struct k3_ckpt_tensor t;
 		char name[200];
 		k3_params_tensor(ps, i, &t);
-		size_t lo = t.row0 > d->row0 ? t.row0 : d->row0;
-		size_t hi =
-			t.row0 + t.rows < d->row0 + d->rows ? t.row0 + t.rows : d->row0 + d->rows;
-		if (t.kind != K3_CKPT_PARAM || lo >= hi)
+		size_t first, n = k3_params_overlap(&t, d->row0, d->rows, &first);
+		if (n == 0)
 			continue;
 		snprintf(name, sizeof(name), "%s%s", t.name, suffix);
-		K3_TRY(k3_st_read_f32(k3_st_find(st, name), (uint64_t)(lo - t.row0) * d->row_elems,
-				      (uint64_t)(hi - lo) * d->row_elems,
-				      data + (lo - d->row0) * d->row_elems));
-		filled += hi - lo;
+		K3_TRY(k3_st_read_f32(
+			k3_st_find(st, name), (uint64_t)(first - t.row0) * d->row_elems,
+			(uint64_t)n * d->row_elems, data + (first - d->row0) * d->row_elems));
+		filled += n;
 	}
 	K3_ASSERT(filled == d->rows);
 	K3_TRY(k3_store_datum_write(store, NULL, datum, data));

@@ -54,16 +54,15 @@ static int
 put_block(struct k3_st_writer *w, const struct k3_ckpt_tensor *t, const char *suffix,
 	  const struct k3_datum *d, const float *block)
 {
-	size_t lo = t->row0 > d->row0 ? t->row0 : d->row0;
-	size_t hi = t->row0 + t->rows < d->row0 + d->rows ? t->row0 + t->rows : d->row0 + d->rows;
+	size_t first, n = k3_params_overlap(t, d->row0, d->rows, &first);
 	char name[200];
 
-	if (lo >= hi)
+	if (n == 0)
 		return K3_OK;
 	snprintf(name, sizeof(name), "%s%s", t->name, suffix);
-	return k3_st_writer_put_f32(w, name, (uint64_t)(lo - t->row0) * d->row_elems,
-				    (uint64_t)(hi - lo) * d->row_elems,
-				    block + (lo - d->row0) * d->row_elems);
+	return k3_st_writer_put_f32(w, name, (uint64_t)(first - t->row0) * d->row_elems,
+				    (uint64_t)n * d->row_elems,
+				    block + (first - d->row0) * d->row_elems);
 }
 
 /* All tensors of one parameter, block by block; kind 0 parameters, 2 and 3 moments. */

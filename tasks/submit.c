@@ -9,6 +9,7 @@
 #include "../common/log.h"
 #include "../common/status.h"
 #include "codelets.h"
+#include "trace_starpu.h"
 
 /* 0 .. K3_MAX_PRIORITY into what the scheduler knows; schedulers without priorities have the range
  * 0..0. */
@@ -85,6 +86,8 @@ static int
 submit_one(struct k3_store *store, const struct k3_plan *plan, const struct k3_task *t,
 	   const struct k3_host_batch *batch, const double *hyper, int least, int most)
 {
+	struct k3_trace *trace = k3_runtime_trace(k3_store_runtime(store));
+	struct k3_trace_record *record = NULL;
 	struct starpu_codelet *cl = k3_codelet(t->op);
 	int ret;
 
@@ -100,8 +103,12 @@ submit_one(struct k3_store *store, const struct k3_plan *plan, const struct k3_t
 	task->prologue_callback_arg = (void *)(uintptr_t)t;
 	K3_TRY(set_args(task, t, batch, hyper));
 	K3_TRY(set_data(task, store, plan, t));
+	if (trace)
+		record = k3_trace_submit(trace, t);
+	k3i_trace_starpu_attach(task, record);
 	ret = starpu_task_submit(task);
 	if (ret != 0) {
+		k3_trace_cancel(trace, record);
 		k3_error("tasks", "%s: no worker can run it", t->name);
 		K3_TRY(K3_ENODEV);
 	}
@@ -131,8 +138,11 @@ k3_submit_plan(struct k3_store *store, const struct k3_plan *plan,
 {
 	struct k3_runtime *runtime = k3_store_runtime(store);
 	int least = starpu_sched_get_min_priority(), most = starpu_sched_get_max_priority();
+	int32_t step = k3_runtime_step_now(runtime);
 	int layer = INT16_MIN, ret;
 
+	/* StarPU keeps two levels of iterations for its own traces: step and layer + 1 */
+	starpu_iteration_push((unsigned long)(step < 0 ? 0 : step));
 	K3_TRY(check_codelets(plan));
 	K3_TRY(k3_store_prepare(store, plan));
 	for (size_t i = 0; i < plan->n_tasks; i++) {
@@ -149,5 +159,6 @@ k3_submit_plan(struct k3_store *store, const struct k3_plan *plan,
 out:
 	if (layer != INT16_MIN)
 		starpu_iteration_pop();
+	starpu_iteration_pop();
 	return ret;
 }

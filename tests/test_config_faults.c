@@ -213,6 +213,11 @@ Test(config_faults, more_experts_than_the_limit)
 	value_refused("num_experts", "6", "65537", "is 65537; it must be at most 65536");
 }
 
+Test(config_faults, more_convolution_taps_than_the_limit)
+{
+	value_refused("short_conv_kernel_size", "4", "65", "is 65; it must be at most 64");
+}
+
 Test(config_faults, very_many_wrong_layers_overflow_nothing)
 {
 	char list[20000] = "[4, 5";

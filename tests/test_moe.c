@@ -1,11 +1,9 @@
 /* The latent mixture of experts as a chain of kernels, route -> dispatch -> expert groups ->
- * combine and back, against the oracle; then experts without rows, expert groups, and SiTU at its
- * limits. */
+ * combine and back, against the oracle; then experts without rows and expert groups. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <string.h>
 
-#include "../codelets/glu/situ.h"
 #include "held.h"
 #include "moe_case.h"
 
@@ -483,42 +481,4 @@ Test(moe, experts_saturate_at_inputs_of_10000, .timeout = 60)
 	held_expect_all(l.dw13, 0, 2, "dw13 of saturated rows");
 	cr_assert(fabsf(l.dw2[0] - 200) < 1e-3f, "dw2 is %g", (double)l.dw2[0]);
 	held_end();
-}
-
-Test(situ, values_match_the_oracle, .timeout = 60)
-{
-	float *g = held_input("moe", "situ.g"), *u = held_input("moe", "situ.u"), *y = held_out(72);
-
-	for (size_t i = 0; i < 72; i++)
-		y[i] = k3_situ_fwd(g[i], u[i], 4, 25);
-	held_expect(y, "moe", "situ.y", 1e-6);
-	held_end();
-}
-
-Test(situ, gradients_match_the_oracle, .timeout = 60)
-{
-	float *g = held_input("moe", "situ.g"), *u = held_input("moe", "situ.u"),
-	      *dy = held_input("moe", "situ.dy"), *dg = held_out(72), *du = held_out(72);
-
-	for (size_t i = 0; i < 72; i++)
-		k3_situ_bwd(dy[i], g[i], u[i], 4, 25, dg + i, du + i);
-	held_expect(dg, "moe", "situ.dg", 1e-6);
-	held_expect(du, "moe", "situ.du", 1e-6);
-	held_end();
-}
-
-Test(situ, arguments_of_10000_give_limits_without_nan, .timeout = 60)
-{
-	static const float at[] = {1e4f, -1e4f};
-	static const float want[2][2] = {{100, -100}, {0, 0}};
-
-	for (size_t i = 0; i < 2; i++)
-		for (size_t j = 0; j < 2; j++) {
-			float dg = NAN, du = NAN, y = k3_situ_fwd(at[i], at[j], 4, 25);
-			k3_situ_bwd(1, at[i], at[j], 4, 25, &dg, &du);
-			cr_assert(fabsf(y - want[i][j]) < 1e-4f, "situ(%g, %g) = %g", (double)at[i],
-				  (double)at[j], (double)y);
-			cr_assert(dg == 0 && du == 0, "gradients %g and %g", (double)dg,
-				  (double)du);
-		}
 }

@@ -144,7 +144,7 @@ Test(options, reals_outside_their_range_or_no_numbers_are_refused)
 
 Test(options, tiles_are_multiples_of_64_or_all)
 {
-	static const char *const bad[] = {"63",	 "65",	       "-64", "ALL",
+	static const char *const bad[] = {"0",	 "63",	       "65",  "-64", "ALL",
 					  "64x", "2147483648", "1e2", "NaN"};
 	struct values v;
 

@@ -5,8 +5,7 @@
 #include <string.h>
 
 #include "../common/status.h"
-#include "../planner/arena.h"
-#include "../planner/mesh.h"
+#include "../planner/mesh_comm.h"
 #include "../planner/shard.h"
 #include "plan_case.h"
 

@@ -73,6 +73,17 @@ TEST(text_packed_passes_in_one_tile)
 	cr_assert_eq(failures("text_packed", (struct k3_verify_options){0}, 11), 0);
 }
 
+TEST(recomputed_activations_pass_as_kept_ones_do)
+{
+	static const char *const policy[] = {"recompute", "0-0:recompute,2-2:recompute"};
+
+	for (size_t i = 0; i < 2; i++) {
+		struct k3_verify_options o = {.tile_tokens = 64, .activations = policy[i]};
+		cr_assert_eq(failures("text_tiny", o, 11), 0);
+		cr_assert_eq(failures("text_packed", o, 11), 0);
+	}
+}
+
 TEST(forced_routes_equal_the_free_ones)
 {
 	cr_assert_eq(failures("text_packed",
@@ -84,7 +95,7 @@ TEST(forced_routes_equal_the_free_ones)
 TEST(a_small_window_changes_nothing)
 {
 	cr_assert_eq(failures("text_tiny",
-			      (struct k3_verify_options){.tile_tokens = 64, .window = 4}, 11),
+			      (struct k3_verify_options){.tile_tokens = 64, .runtime.window = 4}, 11),
 		     0);
 }
 

@@ -277,7 +277,9 @@ spine_open(struct spine *s, const char *path, uint32_t tile, uint32_t window)
 	options.tile_tokens = tile;
 	cr_assert_eq(k3_st_open(&s->st, path), K3_OK);
 	cr_assert_eq(k3i_verify_config(s->st, &config), K3_OK);
-	cr_assert_eq(k3_session_open(&s->session, &config, &options, window), K3_OK);
+	cr_assert_eq(k3_session_open(&s->session, &config, &options,
+				     &(struct k3_runtime_options){.window = window}),
+		     K3_OK);
 	s->ids = k3i_verify_i32(s->st, "input.input_ids", &s->t);
 	s->labels = k3i_verify_i32(s->st, "input.labels", &n);
 	s->docs = k3i_verify_i32(s->st, "input.doc_ids", &n);

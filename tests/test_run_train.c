@@ -320,6 +320,72 @@ TEST(handles_hold_at_most_the_bound_and_nearly_reach_it)
 	cr_assert(best >= 0.9, "only %.3g of the bound was reached", best);
 }
 
+/* MiB after a word of the log. */
+static double
+logged(const char *log, const char *before)
+{
+	const char *at = strstr(log, before);
+
+	cr_assert(at, "%s: not in the log:\n%s", before, log);
+	return atof(at + strlen(before));
+}
+
+TEST(recomputing_gives_the_same_bits_and_saves_what_the_plan_says)
+{
+	static const char *const policy[] = {"--activations keep", "--activations recompute",
+					     "--activations 1-2:recompute"};
+	double most[3], held[3];
+	char *print[3];
+
+	program_dataset();
+	for (size_t i = 0; i < 3; i++) {
+		scratch_log();
+		struct program_result r = program_run("STARPU_NCPU=2", "k3_train",
+						      "--model tiny --tokens 512 --tile-tokens 64 "
+						      "--accumulate 2 --steps 3 --fingerprint "
+						      "--data %s %s",
+						      scratch_path("text.k3t"), policy[i]);
+		cr_assert_eq(r.status, 0, "%s", scratch_log());
+		const char *log = scratch_log();
+		most[i] = logged(log, "at most ");
+		held[i] = logged(strstr(log, "layouts planned"), "; ");
+		print[i] = program_all(r.out, "fingerprint");
+		cr_expect(held[i] <= most[i] + 0.05, "%s: %g of %g MiB", policy[i], held[i],
+			  most[i]);
+		program_free(&r);
+	}
+	for (size_t i = 1; i < 3; i++) {
+		cr_expect_str_eq(print[i], print[0], "%s", policy[i]);
+		double planned = most[0] - most[i], saved = held[0] - held[i];
+		cr_expect(planned > 0 && fabs(saved - planned) <= 0.1 * planned,
+			  "%s: saved %g MiB, the plan says %g", policy[i], saved, planned);
+	}
+	for (size_t i = 0; i < 3; i++)
+		free(print[i]);
+}
+
+TEST(a_limit_of_memory_is_kept_by_recomputing_or_refused_before_the_start)
+{
+	program_dataset();
+	scratch_log();
+	struct program_result r = program_run("STARPU_NCPU=2", "k3_train",
+					      "--model tiny --tokens 512 --tile-tokens 64 "
+					      "--steps 2 --data %s --memory 0.02",
+					      scratch_path("text.k3t"));
+	const char *log = scratch_log();
+	cr_assert_eq(r.status, 0, "%s", log);
+	cr_expect(strstr(log, "recompute"), "%s", log);
+	cr_expect(logged(log, "at most ") <= 0.02 * 1024, "%s", log);
+	program_free(&r);
+	r = program_run("", "k3_train", "--model tiny --tokens 512 --data %s --memory 0.001",
+			scratch_path("text.k3t"));
+	log = scratch_log();
+	cr_assert_eq(r.status, 2, "%s", log);
+	cr_expect(strstr(log, "bytes are missing"), "%s", log);
+	cr_expect_eq(strlen(r.out), 0);
+	program_free(&r);
+}
+
 TEST(a_vocabulary_smaller_than_the_data_is_refused_with_both_numbers)
 {
 	program_dataset();

@@ -8,13 +8,14 @@
  * row get a gradient.
  *
  * Taps lie [channel, tap] in memory, so the loops over rows run on strips of channels, whose taps
- * are turned once into a small array on the stack.
+ * are turned once into a small array on the stack.  Rows that lie one behind the other, with their
+ * inputs, are one call.
  */
-#include "exp_neg.h"
-#include "kda_lanes.h"
+#include "../../common/config.h"
+#include "../vec/vec.h"
 #include "kda_tile.h"
 
-enum { STRIP = 64, STRIP_FLOATS = 1024 };
+enum { STRIP_FLOATS = 1024 };
 
 /* One document inside the tile. */
 struct segment {
@@ -68,54 +69,58 @@ strip_at(struct strip *x, size_t col, void *const *buf, const struct k3_kda_conv
 	const float *c_pw = k3_weight_ptr(buf, w[part]) + (col - part * a->p) * a->taps;
 
 	x->col = col;
-	x->n = room < STRIP ? room : STRIP;
-	x->n = x->n < left ? x->n : left;
+	x->n = room < left ? room : left;
 	for (size_t j = 0; j < a->taps; j++)
 		for (size_t c = 0; c < x->n; c++)
 			x->c_tn[j * x->n + c] = c_pw[c * a->taps + j];
 }
 
-/* y += x * w, any n */
-static void
-muladd(float *y, const float *x, const float *w, size_t n)
+/* How many rows from n on lie one behind the other, at least 1. */
+static size_t
+consecutive(const struct segment *s, ptrdiff_t n)
 {
-	size_t whole = n / K3I_LANES * K3I_LANES;
+	size_t m = 1;
 
-	k3i_kda_lanes()->muladd(y, x, w, whole);
-	for (size_t i = whole; i < n; i++)
-		y[i] += x[i] * w[i];
+	while (n + (ptrdiff_t)m < s->rows && s->order[n + (ptrdiff_t)m] == s->order[n] + (int32_t)m)
+		m++;
+	return m;
+}
+
+/* What one output row reads: pointers of inputs `from` .. `to`-1 of the taps. */
+struct reach {
+	const float *u[K3_MAX_TAPS];
+	size_t from, to, rows; /* the same offsets hold for so many rows */
+};
+
+/* Inputs of rows n.. of the document; taps that reach before its begin drop out. */
+static void
+inputs_of(struct reach *x, const struct segment *s, ptrdiff_t n, size_t col)
+{
+	ptrdiff_t last = s->taps - 1;
+
+	x->from = x->to = (size_t)s->taps;
+	for (ptrdiff_t j = last; j >= 0; j--) {
+		const float *u = input_row(s, n - last + j);
+
+		if (!u)
+			break;
+		x->from = (size_t)j;
+		x->u[j] = u + col;
+	}
+	x->rows = n < last || s->order[n] - s->order[n - last] != last ? 1 : consecutive(s, n);
 }
 
 /* Columns of the strip in all rows of a [t, 3P]. */
 static void
 convolve(float *a_tc, const struct segment *s, const struct strip *x)
 {
-	for (ptrdiff_t n = 0; n < s->rows; n++) {
-		float *y = a_tc + (size_t)s->order[n] * s->width + x->col;
+	struct reach in;
 
-		memset(y, 0, x->n * sizeof(*y));
-		for (ptrdiff_t j = 0; j < s->taps; j++) {
-			const float *u = input_row(s, n - (s->taps - 1) + j);
-
-			if (u)
-				muladd(y, u + x->col, x->c_tn + (size_t)j * x->n, x->n);
-		}
-	}
-}
-
-/* y *= sigmoid(y) */
-static void
-silu(float *y, size_t n)
-{
-	const struct k3i_kda_lanes *lanes = k3i_kda_lanes();
-	float z[STRIP];
-
-	for (size_t i = 0; i < n; i += STRIP) {
-		size_t len = n - i < STRIP ? n - i : STRIP;
-
-		lanes->sigmoid(z, y + i, len);
-		for (size_t j = 0; j < len; j++)
-			y[i + j] *= z[j];
+	for (ptrdiff_t n = 0; n < s->rows; n += (ptrdiff_t)in.rows) {
+		inputs_of(&in, s, n, x->col);
+		k3_vec()->taps_fwd(a_tc + (size_t)s->order[n] * s->width + x->col, in.u + in.from,
+				   x->c_tn + in.from * x->n, s->width, in.rows, in.to - in.from,
+				   x->n);
 	}
 }
 
@@ -123,14 +128,10 @@ silu(float *y, size_t n)
 static float
 normalise(float *y, size_t k, float eps)
 {
-	double sum = 0;
-	float r;
+	const struct k3_vec *vec = k3_vec();
+	float r = (float)(1.0 / sqrt(vec->square(y, k) + (double)eps));
 
-	for (size_t c = 0; c < k; c++)
-		sum += (double)y[c] * (double)y[c];
-	r = (float)(1.0 / sqrt(sum + (double)eps));
-	for (size_t c = 0; c < k; c++)
-		y[c] *= r;
+	vec->scale(y, r, y, k);
 	return r;
 }
 
@@ -187,7 +188,7 @@ k3_kda_conv_fwd_cpu_f32(void *const *buf, const struct k3_kda_conv_args *a)
 			size_t t = (size_t)x.order[n];
 			float *y = qkv + t * width;
 
-			silu(y, width);
+			k3_vec()->silu(y, y, width);
 			for (size_t h = 0; h < 2 * a->h; h++)
 				rstd[t * 2 * a->h + h] = normalise(y + h * a->k, a->k, a->l2_eps);
 		}
@@ -198,32 +199,14 @@ k3_kda_conv_fwd_cpu_f32(void *const *buf, const struct k3_kda_conv_args *a)
 		pass_halo(halo_out, optional(buf, &a->halo_in), a);
 }
 
-/* a [n] in, da [n] out: da = f (dy - dot y) (z + a z (1 - z)), the l2 norm's and the SiLU's
- * gradient. */
-static void
-activation_bwd(float *a, const float *dy, const float *y, float f, float dot, size_t n)
-{
-	const struct k3i_kda_lanes *lanes = k3i_kda_lanes();
-	float z[STRIP];
-
-	for (size_t i = 0; i < n; i += STRIP) {
-		size_t len = n - i < STRIP ? n - i : STRIP;
-
-		lanes->sigmoid(z, a + i, len);
-		for (size_t j = i; j < i + len; j++) {
-			float zj = z[j - i];
-
-			a[j] = f * (dy[j] - dot * y[j]) * (zj + a[j] * zj * (1.0f - zj));
-		}
-	}
-}
-
-/* Row t of a -> row t of da: head by head, from the gradients of the head groups. */
+/* Row t of a -> row t of da through the l2 norm and the SiLU: head by head, from the gradients of
+ * the head groups. */
 static void
 row_bwd(float *da, void *const *buf, const struct k3_kda_conv_args *a, size_t t)
 {
 	const float *y = (const float *)buf[1] + t * 3 * a->p,
 		    *r = (const float *)buf[2] + t * 2 * a->h;
+	const struct k3_vec *vec = k3_vec();
 
 	for (size_t h = 0; h < a->h; h++) {
 		size_t g = h / a->group_heads, h0 = g * a->group_heads;
@@ -233,12 +216,10 @@ row_bwd(float *da, void *const *buf, const struct k3_kda_conv_args *a, size_t t)
 
 		for (size_t i = 0; i < 3; i++) {
 			const float *dy = dqkv + i * hg * a->k, *unit = y + i * a->p + h * a->k;
-			double dot = 0;
+			float dot = i < 2 ? (float)vec->dot(dy, unit, a->k) : 0.0f;
 
-			for (size_t c = 0; i < 2 && c < a->k; c++)
-				dot += (double)dy[c] * (double)unit[c];
-			activation_bwd(da + i * a->p + h * a->k, dy, unit,
-				       i < 2 ? r[i * a->h + h] : 1.0f, (float)dot, a->k);
+			vec->silu_bwd(da + i * a->p + h * a->k, dy, unit,
+				      i < 2 ? r[i * a->h + h] : 1.0f, dot, a->k);
 		}
 	}
 }
@@ -253,38 +234,57 @@ tap_grad(void *const *buf, const struct k3_kda_conv_args *a, const struct segmen
 	float *dc_pw = k3_weight_ptr(buf, w[part]) + (x->col - part * a->p) * a->taps;
 	float sum_tn[STRIP_FLOATS] = {0};
 
-	for (ptrdiff_t n = 0; n < s->rows; n++)
-		for (ptrdiff_t j = 0; j < s->taps; j++) {
-			const float *u = input_row(s, n - (s->taps - 1) + j);
+	struct reach in;
 
-			if (u)
-				muladd(sum_tn + (size_t)j * x->n, u + x->col,
-				       da_tc + (size_t)s->order[n] * s->width + x->col, x->n);
-		}
+	for (ptrdiff_t n = 0; n < s->rows; n += (ptrdiff_t)in.rows) {
+		inputs_of(&in, s, n, x->col);
+		k3_vec()->taps_grad(sum_tn + in.from * x->n, in.u + in.from,
+				    da_tc + (size_t)s->order[n] * s->width + x->col, s->width,
+				    in.rows, in.to - in.from, x->n);
+	}
 	for (size_t c = 0; c < x->n; c++)
 		for (size_t j = 0; j < a->taps; j++)
 			dc_pw[c * a->taps + j] += sum_tn[j * x->n + c];
 }
 
-/* du of input row n (n < 0: halo) = sum_j c[:, j] da[n + taps-1 - j], plus what comes back from the
- * next tile. */
+/* What du of input row n reads (n < 0: halo): da[n + taps-1 - j] of the taps j. */
 static void
+outputs_of(struct reach *x, const struct segment *s, ptrdiff_t n, size_t col, const float *da_tc)
+{
+	ptrdiff_t last = s->taps - 1;
+	size_t rows = n < 0 ? 0 : consecutive(s, n);
+
+	x->from = x->to = 0;
+	for (ptrdiff_t j = 0; j <= last; j++) {
+		ptrdiff_t m = n + last - j;
+
+		if (m >= s->rows)
+			x->from = x->to = (size_t)j + 1;
+		if (m < 0 || m >= s->rows)
+			continue;
+		x->u[j] = da_tc + (size_t)s->order[m] * s->width + col;
+		x->to = (size_t)j + 1;
+	}
+	x->rows = rows > (size_t)last ? rows - (size_t)last : 1;
+}
+
+/* du of input rows n.. = sum_j c[:, j] da[n + taps-1 - j], plus what comes back from the next tile;
+ * returns the number of rows. */
+static size_t
 input_grad(float *du, const struct segment *s, const struct strip *x, ptrdiff_t n,
 	   const float *da_tc, const float *dhalo_out)
 {
-	ptrdiff_t last = s->taps - 1, slot = n - (s->rows - last);
-	float sum[STRIP] = {0};
+	const struct k3_vec *vec = k3_vec();
+	ptrdiff_t slot = n - (s->rows - (s->taps - 1));
+	struct reach out;
 
-	for (ptrdiff_t j = last; j >= 0; j--) {
-		ptrdiff_t m = n + last - j;
-
-		if (m >= 0 && m < s->rows)
-			muladd(sum, da_tc + (size_t)s->order[m] * s->width + x->col,
-			       x->c_tn + (size_t)j * x->n, x->n);
-	}
-	for (size_t c = 0; dhalo_out && slot >= 0 && c < x->n; c++)
-		sum[c] += dhalo_out[(size_t)slot * s->width + x->col + c];
-	memcpy(du + x->col, sum, x->n * sizeof(*du));
+	outputs_of(&out, s, n, x->col, da_tc);
+	vec->taps_fwd(du + x->col, out.u + out.from, x->c_tn + out.from * x->n, s->width, out.rows,
+		      out.to - out.from, x->n);
+	if (dhalo_out && slot >= 0)
+		vec->add(du + x->col, du + x->col, dhalo_out + (size_t)slot * s->width + x->col,
+			 x->n);
+	return out.rows;
 }
 
 /* One strip, from da in d to du in d: a row's du replaces its da, which no later row needs. */
@@ -300,8 +300,9 @@ strip_bwd(float *d, const struct segment *s, const struct strip *x, const float 
 		else
 			memset(du + x->col, 0, x->n * sizeof(*du));
 	}
-	for (ptrdiff_t n = 0; n < s->rows; n++)
-		input_grad(d + (size_t)s->order[n] * s->width, s, x, n, d, dhalo_out);
+	for (ptrdiff_t n = 0; n < s->rows;)
+		n += (ptrdiff_t)input_grad(d + (size_t)s->order[n] * s->width, s, x, n, d,
+					   dhalo_out);
 }
 
 static void

@@ -4,14 +4,11 @@
  * y is never kept: each pass forms it again in the work buffer, which costs far less than the
  * product that follows. The trap: o comes by head groups [t, hg v], all else by whole rows [t, P].
  */
-#include <math.h>
 #include <string.h>
 
 #include "../../common/op/kda.h"
 #include "../linalg/linear.h"
-#include "kda_lanes.h"
-
-enum { STRIP = 64 };
+#include "../norm/rms.h"
 
 /* Head h in a list of group buffers: row 0, and the distance of rows in *ld. */
 static float *
@@ -24,34 +21,22 @@ head_rows(void *const *buf, const struct k3_list *groups, const struct k3_kda_ou
 	return (float *)buf[groups->first + g] + (h - h0) * a->v;
 }
 
-static float
-rms_factor(const float *o, size_t v, float eps)
-{
-	double sum = 0;
-
-	for (size_t j = 0; j < v; j++)
-		sum += (double)o[j] * (double)o[j];
-	return (float)(1.0 / sqrt(sum / (double)v + (double)eps));
-}
-
 /* y [t, P] = n on sigmoid(gg) */
 static void
 gated_norm(float *y, const float *gg, void *const *buf, const struct k3_kda_out_args *a)
 {
-	const struct k3i_kda_lanes *lanes = k3i_kda_lanes();
+	const struct k3_vec *vec = k3_vec();
 	const float *on = k3_weight_ptr(buf, &a->on);
 
-	lanes->sigmoid(y, gg, a->t * a->p);
 	for (size_t h = 0; h < a->h; h++) {
 		size_t ld;
 		const float *o = head_rows(buf, &a->o, a, h, &ld);
 
 		for (size_t t = 0; t < a->t; t++) {
-			const float *o_v = o + t * ld;
-			float r = rms_factor(o_v, a->v, a->eps), *y_v = y + t * a->p + h * a->v;
+			size_t at = t * a->p + h * a->v;
 
-			for (size_t j = 0; j < a->v; j++)
-				y_v[j] *= o_v[j] * r * on[j];
+			vec->norm_gate_fwd(y + at, o + t * ld, on, gg + at,
+					   k3_rms_factor(o + t * ld, a->v, a->eps), a->v);
 		}
 	}
 }
@@ -66,37 +51,12 @@ k3_kda_out_fwd_cpu_f32(void *const *buf, const struct k3_kda_out_args *a)
 		      a->t);
 }
 
-/* One head of one row: dgg, do, and its part of don, from dy. */
-static void
-gated_norm_bwd(float *dgg, float *dout, float *don, const float *dy, const float *gg,
-	       const float *o, const float *on, const struct k3_kda_out_args *a)
-{
-	const struct k3i_kda_lanes *lanes = k3i_kda_lanes();
-	float r = rms_factor(o, a->v, a->eps), z[STRIP];
-	double dot = 0;
-
-	for (size_t i = 0; i < a->v; i += STRIP) {
-		size_t len = a->v - i < STRIP ? a->v - i : STRIP;
-
-		lanes->sigmoid(z, gg + i, len);
-		for (size_t j = i; j < i + len; j++) {
-			float n = o[j] * r, zj = z[j - i], dn = dy[j] * zj * on[j];
-
-			dgg[j] = dn * n * (1.0f - zj);
-			don[j] += dy[j] * zj * n;
-			dout[j] = dn;
-			dot += (double)(dn * n);
-		}
-	}
-	for (size_t j = 0; j < a->v; j++)
-		dout[j] = r * (dout[j] - o[j] * r * (float)(dot / (double)a->v));
-}
-
 void
 k3_kda_out_bwd_dx_cpu_f32(void *const *buf, const struct k3_kda_out_args *a)
 {
 	float *dgg = buf[0], *dy = buf[3], *don = k3_weight_ptr(buf, &a->don);
 	const float *gg = buf[2], *on = k3_weight_ptr(buf, &a->on);
+	const struct k3_vec *vec = k3_vec();
 
 	k3_linear_dx(dy, a->p, 0.0f, buf[1], a->d, buf, &a->wo, 0, a->d, a->t);
 	if (!a->don.accumulate)
@@ -109,8 +69,8 @@ k3_kda_out_bwd_dx_cpu_f32(void *const *buf, const struct k3_kda_out_args *a)
 		for (size_t t = 0; t < a->t; t++) {
 			size_t at = t * a->p + h * a->v;
 
-			gated_norm_bwd(dgg + at, dout + t * ld, don, dy + at, gg + at, o + t * ld,
-				       on, a);
+			vec->norm_gate_bwd(dout + t * ld, dgg + at, don, dy + at, o + t * ld, on,
+					   gg + at, k3_rms_factor(o + t * ld, a->v, a->eps), a->v);
 		}
 	}
 }

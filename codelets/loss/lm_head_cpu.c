@@ -1,11 +1,12 @@
 /* LM head and cross entropy over vocabulary blocks (model.md 7): logits block by block, statistics
- * in block order, then the gradient in place.  The trap: ignored rows must be exact zeros, and the
- * softmax needs the maximum over all blocks first. */
+ * in block order, each logit replaced by its exponential, then the gradient in place.  The trap:
+ * ignored rows must be exact zeros, and the softmax needs the maximum over all blocks first. */
 #include <math.h>
 #include <string.h>
 
 #include "../../common/op/loss.h"
 #include "../linalg/linear.h"
+#include "../vec/vec.h"
 
 static size_t
 block_cols(const struct k3_weight *w, size_t b)
@@ -17,43 +18,61 @@ block_cols(const struct k3_weight *w, size_t b)
 
 struct row_stat {
 	float most;  /* maximum over the vocabulary */
-	size_t arg;  /* lowest id that has it */
 	double sum;  /* of exp(logit - most) */
 	float label; /* logit of the label */
+	int correct; /* the label is the lowest id that has the maximum */
 };
 
-static struct row_stat
-row_statistics(void *const *buf, const struct k3_lm_head_args *a, size_t row, int32_t label)
+static float
+higher(float a, float b)
 {
+	return a > b ? a : b;
+}
+
+/* Maximum and label; the ids before the label are looked at apart, as ties go to them. */
+static struct row_stat
+row_most(void *const *buf, const struct k3_lm_head_args *a, size_t row, int32_t label)
+{
+	const struct k3_vec *vec = k3_vec();
 	struct row_stat st = {-INFINITY, 0, 0, 0};
+	size_t id = label < 0 ? 0 : (size_t)label;
+	float before = -INFINITY;
 
 	for (uint32_t b = 0; b < a->logits.n; b++) {
 		size_t cols = block_cols(&a->head, b), first = b * a->head.block_rows;
+		size_t cut = id <= first ? 0 : id - first < cols ? id - first : cols;
 		const float *x = (const float *)buf[a->logits.first + b] + row * cols;
-		for (size_t c = 0; c < cols; c++)
-			if (x[c] > st.most || st.most == -INFINITY) {
-				st.most = x[c];
-				st.arg = first + c;
-			}
-		if (label >= 0 && (size_t)label >= first && (size_t)label < first + cols)
-			st.label = x[(size_t)label - first];
+
+		before = higher(vec->largest(x, cut), before);
+		st.most = higher(vec->largest(x + cut, cols - cut), st.most);
+		if (label >= 0 && id >= first && id < first + cols)
+			st.label = x[cut];
 	}
+	st.correct = label >= 0 && st.label == st.most && before < st.most;
+	st.most = higher(before, st.most);
+	return st;
+}
+
+/* The sum too; with a gradient to follow the logits of a row become exp(logit - most). */
+static struct row_stat
+row_statistics(void *const *buf, const struct k3_lm_head_args *a, size_t row, int32_t label)
+{
+	struct row_stat st = row_most(buf, a, row, label);
+
 	for (uint32_t b = 0; b < a->logits.n; b++) {
 		size_t cols = block_cols(&a->head, b);
-		const float *x = (const float *)buf[a->logits.first + b] + row * cols;
-		for (size_t c = 0; c < cols; c++)
-			st.sum += (double)expf(x[c] - st.most);
+		float *x = (float *)buf[a->logits.first + b] + row * cols;
+
+		st.sum += k3_vec()->exp_sum(a->grad ? x : NULL, x, st.most, cols);
 	}
 	return st;
 }
 
-/* Logits of a row become their gradients. */
+/* Exponentials of a row become the gradients of its logits. */
 static void
 row_gradient(void *const *buf, const struct k3_lm_head_args *a, size_t row, int32_t label,
-	     const struct row_stat *st, float inv_n)
+	     const struct row_stat *st, double inv_n)
 {
-	float lse = (float)((double)st->most + log(st->sum));
-
 	for (uint32_t b = 0; b < a->logits.n; b++) {
 		size_t cols = block_cols(&a->head, b), first = b * a->head.block_rows;
 		float *x = (float *)buf[a->logits.first + b] + row * cols;
@@ -61,10 +80,9 @@ row_gradient(void *const *buf, const struct k3_lm_head_args *a, size_t row, int3
 			memset(x, 0, cols * sizeof(*x));
 			continue;
 		}
-		for (size_t c = 0; c < cols; c++)
-			x[c] = expf(x[c] - lse) * inv_n;
+		k3_vec()->scale(x, (float)(inv_n / st->sum), x, cols);
 		if ((size_t)label >= first && (size_t)label < first + cols)
-			x[(size_t)label - first] -= inv_n;
+			x[(size_t)label - first] -= (float)inv_n;
 	}
 }
 
@@ -99,9 +117,9 @@ k3_lm_head_ce_cpu_f32(void *const *buf, const struct k3_lm_head_args *a)
 		struct row_stat st = row_statistics(buf, a, i, labels[i]);
 		double loss = log(st.sum) + ((double)st.most - (double)st.label);
 		tstat[2 * i] = labels[i] < 0 ? 0.0f : (float)loss;
-		tstat[2 * i + 1] = labels[i] >= 0 && st.arg == (size_t)labels[i] ? 1.0f : 0.0f;
+		tstat[2 * i + 1] = st.correct ? 1.0f : 0.0f;
 		if (a->grad)
-			row_gradient(buf, a, i, labels[i], &st, (float)hyper[K3_HYPER_INV_N]);
+			row_gradient(buf, a, i, labels[i], &st, hyper[K3_HYPER_INV_N]);
 	}
 }
 

@@ -63,7 +63,7 @@ k3_mla_expand_bwd_dx_cpu_f32(void *const *buf, const struct k3_mla_expand_args *
 		memset(dkn, 0, a->rkv * sizeof(*dkn));
 	for (size_t i = 0; i < a->t; i++)
 		k3_rms_bwd_row(dc + i * ck, dkn, dlat + i * a->rkv, c + i * ck, buf[a->kn.first],
-			       k3_rms_factor(c + i * ck, a->rkv, a->eps), a->rkv, 0);
+			       k3_rms_factor(c + i * ck, a->rkv, a->eps), a->rkv);
 }
 
 void

@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "../../common/op/mla.h"
-#include "../glu/situ.h"
 #include "../linalg/linear.h"
+#include "../vec/vec.h"
 
 static size_t
 group_cols(const struct k3_mla_out_args *a, uint32_t g, size_t *first)
@@ -19,15 +19,14 @@ group_cols(const struct k3_mla_out_args *a, uint32_t g, size_t *first)
 static void
 gated(float *out, const float *zg, void *const *buf, const struct k3_mla_out_args *a)
 {
+	const struct k3_vec *vec = k3_vec();
 	size_t hv = a->h * a->v;
 
 	for (uint32_t g = 0; g < a->o.n; g++) {
 		size_t first, n = group_cols(a, g, &first);
 		const float *o = buf[a->o.first + g];
 		for (size_t i = 0; i < a->t; i++)
-			for (size_t c = 0; c < n; c++)
-				out[i * hv + first + c] =
-					o[i * n + c] * k3_sigmoid(zg[i * hv + first + c]);
+			vec->gate_fwd(out + i * hv + first, o + i * n, zg + i * hv + first, n);
 	}
 }
 
@@ -48,6 +47,7 @@ k3_mla_out_bwd_dx_cpu_f32(void *const *buf, const struct k3_mla_out_args *a)
 {
 	float *dzg = buf[0], *work = buf[3];
 	const float *dp = buf[1], *zg = buf[2];
+	const struct k3_vec *vec = k3_vec();
 	size_t hv = a->h * a->v;
 
 	k3_linear_dx(work, hv, 0, dp, a->d, buf, &a->wo, 0, a->d, a->t);
@@ -57,15 +57,10 @@ k3_mla_out_bwd_dx_cpu_f32(void *const *buf, const struct k3_mla_out_args *a)
 		float *da = buf[a->da.first + g], *delta = buf[a->delta.first + g];
 		for (size_t i = 0; i < a->t; i++)
 			for (size_t h = 0; h < heads; h++) {
-				double dot = 0;
-				for (size_t c = h * a->v; c < (h + 1) * a->v; c++) {
-					size_t at = i * hv + first + c;
-					float z = k3_sigmoid(zg[at]), out = o[i * n + c];
-					da[i * n + c] = work[at] * z;
-					dzg[at] = work[at] * out * z * (1 - z);
-					dot += (double)da[i * n + c] * (double)out;
-				}
-				delta[i * heads + h] = (float)dot;
+				size_t at = i * hv + first + h * a->v, in = i * n + h * a->v;
+
+				delta[i * heads + h] = (float)vec->gate_bwd(
+					da + in, dzg + at, work + at, o + in, zg + at, a->v);
 			}
 	}
 }

@@ -59,7 +59,7 @@ k3_mla_proj_bwd_dx_cpu_f32(void *const *buf, const struct k3_mla_proj_args *a)
 	for (size_t i = 0; i < a->t; i++) {
 		const float *row = qa + i * a->rq;
 		k3_rms_bwd_row(dqa + i * a->rq, dqn, dlat + i * a->rq, row, qn,
-			       k3_rms_factor(row, a->rq, a->eps), a->rq, 0);
+			       k3_rms_factor(row, a->rq, a->eps), a->rq);
 	}
 	k3_linear_dx(dx, a->d, 0, dqa, a->rq, buf, &a->wqa, 0, a->rq, a->t);
 	k3_linear_dx(dx, a->d, 1, dc, ck, buf, &a->wkva, 0, ck, a->t);

@@ -1,11 +1,12 @@
 /* A group of routed experts on the sorted rows of one tile (model.md 5.3): per expert two products
- * forward, three for the data gradient, two for the weights.  The trap: an expert without rows is
+ * forward, two for the data gradient, two for the weights; the weight of a row goes with its
+ * activation, which is narrower than its gradient or as wide.  The trap: an expert without rows is
  * legal, and its gradient is exact zeros when it writes. */
 #include <cblas.h>
 #include <string.h>
 
 #include "../../common/op/moe.h"
-#include "../glu/situ.h"
+#include "../vec/vec.h"
 
 typedef blasint bint;
 
@@ -33,15 +34,34 @@ product_dw(float *dw, float beta, const float *dy, const float *x, size_t n, siz
 		    (bint)out, x, (bint)in, beta, dw, (bint)in);
 }
 
-/* h rows from the saved g | u rows. */
+/* h rows from the saved g | u rows, each times its weight w[src[i]] unless w is NULL. */
 static void
-activate(float *h, const float *gu, size_t n, const struct k3_expert_args *a)
+activate(float *h, const float *gu, const float *w, const int32_t *src, size_t n,
+	 const struct k3_expert_args *a)
 {
-	for (size_t i = 0; i < n; i++)
-		for (size_t c = 0; c < a->f; c++)
-			h[i * a->f + c] =
-				k3_situ_fwd(gu[i * 2 * a->f + c], gu[i * 2 * a->f + a->f + c],
-					    a->beta1, a->beta2);
+	const struct k3_vec *vec = k3_vec();
+
+	for (size_t i = 0; i < n; i++) {
+		const float *g = gu + i * 2 * a->f;
+
+		vec->situ_fwd(h + i * a->f, g, g + a->f, w ? w[src[i]] : 1.0f, a->beta1, a->beta2,
+			      a->f);
+	}
+}
+
+void
+k3_expert_gu_cpu_f32(void *const *buf, const struct k3_expert_args *a)
+{
+	float *gu = buf[0];
+	const float *zs = buf[1], *w13 = buf[a->w13.first];
+	const int32_t *offs = k3_route_offs(buf[2]);
+
+	for (uint32_t e = a->e0; e < a->e1; e++) {
+		size_t from = (size_t)offs[e], n = (size_t)offs[e + 1] - from, i = e - a->e0;
+		if (n > 0)
+			product(gu + from * 2 * a->f, zs + from * a->r, w13 + i * 2 * a->f * a->r,
+				n, 2 * a->f, a->r);
+	}
 }
 
 void
@@ -57,7 +77,7 @@ k3_expert_fwd_cpu_f32(void *const *buf, const struct k3_expert_args *a)
 			continue;
 		product(gu + from * 2 * a->f, zs + from * a->r, w13 + i * 2 * a->f * a->r, n,
 			2 * a->f, a->r);
-		activate(work, gu + from * 2 * a->f, n, a);
+		activate(work, gu + from * 2 * a->f, NULL, NULL, n, a);
 		product(ys + from * a->r, work, w2 + i * a->r * a->f, n, a->r, a->f);
 	}
 }
@@ -68,17 +88,13 @@ static void
 gradient_rows(float *dgu, float *dwt, const float *dh, const float *gu, const float *w,
 	      const int32_t *src, size_t n, const struct k3_expert_args *a)
 {
+	const struct k3_vec *vec = k3_vec();
+
 	for (size_t i = 0; i < n; i++) {
-		float weight = w[src[i]];
-		double dot = 0;
-		for (size_t c = 0; c < a->f; c++) {
-			float g = gu[i * 2 * a->f + c], u = gu[i * 2 * a->f + a->f + c],
-			      d = dh[i * a->f + c];
-			dot += (double)d * (double)k3_situ_fwd(g, u, a->beta1, a->beta2);
-			k3_situ_bwd(weight * d, g, u, a->beta1, a->beta2, &dgu[i * 2 * a->f + c],
-				    &dgu[i * 2 * a->f + a->f + c]);
-		}
-		dwt[i] = (float)dot;
+		size_t g = i * 2 * a->f, u = g + a->f;
+
+		dwt[i] = (float)vec->situ_bwd(dgu + g, dgu + u, dh + i * a->f, gu + g, gu + u,
+					      w[src[i]], a->beta1, a->beta2, a->f);
 	}
 }
 
@@ -106,8 +122,7 @@ k3_expert_dgrad_cpu_f32(void *const *buf, const struct k3_expert_args *a)
 void
 k3_expert_wgrad_cpu_f32(void *const *buf, const struct k3_expert_args *a)
 {
-	float *h = buf[6], *dy = h + a->t * a->k * a->f, *dw13 = buf[a->w13.first],
-	      *dw2 = buf[a->w2.first];
+	float *h = buf[6], *dw13 = buf[a->w13.first], *dw2 = buf[a->w2.first];
 	const float *dgu = buf[0], *dys = buf[1], *gu = buf[2], *zs = buf[3], *w = buf[5];
 	const int32_t *offs = k3_route_offs(buf[4]),
 		      *src = k3_route_src(buf[4], a->n_experts, a->t, a->k);
@@ -122,12 +137,10 @@ k3_expert_wgrad_cpu_f32(void *const *buf, const struct k3_expert_args *a)
 				memset(dw2 + i * n2, 0, n2 * sizeof(*dw2));
 			continue;
 		}
-		activate(h, gu + from * 2 * a->f, n, a);
-		for (size_t j = 0; j < n; j++)
-			for (size_t c = 0; c < a->r; c++)
-				dy[j * a->r + c] = w[src[from + j]] * dys[(from + j) * a->r + c];
+		activate(h, gu + from * 2 * a->f, w, src + from, n, a);
 		product_dw(dw13 + i * n13, a->w13.accumulate ? 1.0f : 0.0f, dgu + from * 2 * a->f,
 			   zs + from * a->r, n, 2 * a->f, a->r);
-		product_dw(dw2 + i * n2, a->w2.accumulate ? 1.0f : 0.0f, dy, h, n, a->r, a->f);
+		product_dw(dw2 + i * n2, a->w2.accumulate ? 1.0f : 0.0f, dys + from * a->r, h, n,
+			   a->r, a->f);
 	}
 }

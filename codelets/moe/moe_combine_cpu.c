@@ -20,20 +20,18 @@ k3_moe_combine_fwd_cpu_f32(void *const *buf, const struct k3_moe_combine_args *a
 	float *p_out = buf[0], *y = buf[1], *work = buf[7];
 	const float *ys = buf[2], *w = buf[4], *shared = buf[5], *p_in = buf[6];
 	const int32_t *row = k3_route_row(buf[3], a->n_experts, a->t, a->k);
+	const struct k3_vec *vec = k3_vec();
 
 	for (size_t i = 0; i < a->t; i++) {
+		const int32_t *at = row + i * a->k;
 		float *sum = y + i * a->r;
-		memset(sum, 0, a->r * sizeof(*sum));
-		for (size_t j = 0; j < a->k; j++) {
-			const float *from = ys + (size_t)row[i * a->k + j] * a->r;
-			float weight = w[i * a->k + j];
-			for (size_t c = 0; c < a->r; c++)
-				sum[c] += weight * from[c];
-		}
+
+		vec->scale(sum, w[i * a->k], ys + (size_t)at[0] * a->r, a->r);
+		for (size_t j = 1; j < a->k; j++)
+			vec->axpy(sum, w[i * a->k + j], ys + (size_t)at[j] * a->r, a->r);
 	}
 	normalise(work, y, buf[a->norm.first], a);
-	for (size_t i = 0; i < a->t * a->d; i++)
-		p_out[i] = p_in[i] + shared[i];
+	vec->add(p_out, p_in, shared, a->t * a->d);
 	k3_linear_fwd(p_out, a->d, 1, work, a->r, buf, &a->wup, 0, a->d, a->t);
 }
 
@@ -50,7 +48,7 @@ k3_moe_combine_bwd_dx_cpu_f32(void *const *buf, const struct k3_moe_combine_args
 	for (size_t i = 0; i < a->t; i++) {
 		const float *yi = y + i * a->r;
 		k3_rms_bwd_row(dy + i * a->r, dnorm, dn + i * a->r, yi, norm,
-			       k3_rms_factor(yi, a->r, a->eps), a->r, 0);
+			       k3_rms_factor(yi, a->r, a->eps), a->r);
 		for (size_t j = 0; j < a->k; j++)
 			memcpy(dys + (size_t)row[i * a->k + j] * a->r, dy + i * a->r,
 			       a->r * sizeof(*dy));

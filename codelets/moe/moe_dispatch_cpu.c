@@ -5,6 +5,7 @@
 
 #include "../../common/op/moe.h"
 #include "../linalg/linear.h"
+#include "../vec/vec.h"
 
 void
 k3_moe_dispatch_fwd_cpu_f32(void *const *buf, const struct k3_moe_dispatch_args *a)
@@ -45,15 +46,13 @@ k3_moe_dispatch_bwd_dx_cpu_f32(void *const *buf, const struct k3_moe_dispatch_ar
 	const float *score = k3_routew_scores(w, a->t, a->k);
 	const int32_t *ids = k3_route_ids(route, a->n_experts),
 		      *row = k3_route_row(route, a->n_experts, a->t, a->k);
+	const struct k3_vec *vec = k3_vec();
 
 	for (size_t i = 0; i < a->t; i++) {
 		float *sum = dz + i * a->r;
 		memcpy(sum, dzs + (size_t)row[i * a->k] * a->r, a->r * sizeof(*sum));
-		for (size_t j = 1; j < a->k; j++) {
-			const float *from = dzs + (size_t)row[i * a->k + j] * a->r;
-			for (size_t c = 0; c < a->r; c++)
-				sum[c] += from[c];
-		}
+		for (size_t j = 1; j < a->k; j++)
+			vec->add(sum, sum, dzs + (size_t)row[i * a->k + j] * a->r, a->r);
 		router_row(dl + i * a->n_experts, w + i * a->k, score + i * a->n_experts,
 			   ids + i * a->k, row + i * a->k, dwt, a);
 	}

@@ -4,8 +4,8 @@
 #include <math.h>
 
 #include "../../common/op/moe.h"
-#include "../glu/situ.h"
 #include "../linalg/linear.h"
+#include "../vec/vec.h"
 
 /* Top k of the biased scores by insertion, highest first; cut receives the (k+1)-th. */
 static void
@@ -87,11 +87,10 @@ k3_moe_route_fwd_cpu_f32(void *const *buf, const struct k3_moe_route_args *a)
 	size_t n = a->n_experts, k = a->k;
 
 	k3_linear_fwd(score, n, 0, x, a->d, buf, &a->wr, 0, n, a->t);
+	k3_vec()->sigmoid(score, score, a->t * n);
 	for (size_t i = 0; i < a->t; i++) {
 		float *s = score + i * n;
 		double sum = 0;
-		for (size_t e = 0; e < n; e++)
-			s[e] = k3_sigmoid(s[e]);
 		if (forced) {
 			for (size_t j = 0; j < k; j++)
 				ids[i * k + j] = forced[i * k + j];

@@ -3,45 +3,35 @@
 #ifndef K3_NORM_RMS_H
 #define K3_NORM_RMS_H
 #include <math.h>
-#include <stddef.h>
+
+#include "../vec/vec.h"
 
 /** r of a row. */
 static inline float
 k3_rms_factor(const float *x, size_t d, float eps)
 {
-	double sum = 0;
-
-	for (size_t i = 0; i < d; i++)
-		sum += (double)x[i] * (double)x[i];
-	return (float)(1.0 / sqrt(sum / (double)d + (double)eps));
+	return (float)(1.0 / sqrt(k3_vec()->square(x, d) / (double)d + (double)eps));
 }
 
 /** y may be x. */
 static inline void
 k3_rms_fwd_row(float *y, const float *x, const float *w, float r, size_t d)
 {
-	for (size_t i = 0; i < d; i++)
-		y[i] = x[i] * r * w[i];
+	k3_vec()->rms_fwd(y, x, w, r, d);
 }
 
 /**
- * dx (= or += with add) of a row, and dw += dy * x * r.  With n = x r, dn = dy w: dx = r (dn - n
- * mean(dn n)). dx may be dy when add is 0.
+ * dx of a row, and dw += dy * x * r.  With n = x r, dn = dy w: dx = r (dn - n mean(dn n)).
+ * dx may be dy or x.
  */
 static inline void
 k3_rms_bwd_row(float *dx, float *dw, const float *dy, const float *x, const float *w, float r,
-	       size_t d, int add)
+	       size_t d)
 {
-	double dot = 0;
+	const struct k3_vec *vec = k3_vec();
+	double dot = vec->dot_weighted(dy, w, x, d) * (double)r;
 
-	for (size_t i = 0; i < d; i++)
-		dot += (double)(dy[i] * w[i]) * (double)(x[i] * r);
-	float mean = (float)(dot / (double)d);
-	for (size_t i = 0; i < d; i++) {
-		float n = x[i] * r, g = r * (dy[i] * w[i] - n * mean);
-		dw[i] += dy[i] * n;
-		dx[i] = add ? dx[i] + g : g;
-	}
+	vec->rms_bwd(dx, dw, dy, x, w, r, (float)(dot / (double)d), d);
 }
 
 #endif

@@ -1,21 +1,31 @@
 /* Communication between ranks, and the state algebra of context parallelism (model.md 9.1).
  *
- * A communication task names its communicator, partner or root, elements per member and type in the
- * plan's task (plan.h); its buffers are:
+ * A communication task names its communicator, partner or root, elements per member and type in
+ * the plan's task (plan.h); its buffers are:
  *
- * gather_params:        n x W full block [S * pitch, cols]; n x R shard [<= pitch, cols].  Member
- * m's rows go to rows m*pitch of the full block; a shard may be short or empty, what stands in the
- * missing rows means nothing. pitch = bytes of the full block / S. reduce_scatter_grads: n x W/RW
- * shard (W: sets, RW: adds); n x RW full block: summed in place, then discarded. allreduce: n x RW,
- * summed in place. halo_send, halo_recv: 1 x R, 1 x W. kda_state_gather:     n x W [cp, hg, k, v +
- * k]; n x R [hg, k, v + k]. gather_kv:            broadcast from the root of its rows [own rows,
- * rkv + rope]: one buffer per tile in order, R on the root, W on later ranks; earlier ranks need
- * none of it and have one work buffer W for all rows. scatter_kv_grads:     sum on the root, added
- * to its own: one RW buffer per tile in order.  Later ranks have one work buffer W for all rows,
- * then one R buffer for each tile that they have a gradient of (k3_kv_args); their other rows, and
- *                       all rows of earlier ranks, which have the work buffer alone, count as
- * zeros.
- */
+ * gather_params:
+ *   n x W full block [S * pitch, cols]
+ *   n x R shard [<= pitch, cols]
+ *   Member m's rows go to rows m*pitch of the full block; a shard may be short or empty, what
+ *   stands in the missing rows means nothing.
+ *   pitch = bytes of the full block / S.
+ * reduce_scatter_grads:
+ *   n x W/RW shard (W: sets, RW: adds)
+ *   n x RW full block: summed in place, then discarded
+ * allreduce: n x RW, summed in place.
+ * halo_send, halo_recv: 1 x R, 1 x W.
+ * kda_state_gather:
+ *   n x W [cp, hg, k, v + k]
+ *   n x R [hg, k, v + k]
+ * gather_kv:
+ *   Broadcast from the root of its rows [own rows, rkv + rope]: one buffer per tile in order, R on
+ *   the root, W on later ranks; earlier ranks need none of it and have one work buffer W for all
+ *   rows.
+ * scatter_kv_grads:
+ *   Sum on the root, added to its own: one RW buffer per tile in order.
+ *   Later ranks have one work buffer W for all rows, then one R buffer for each tile that they
+ *   have a gradient of (k3_kv_args); their other rows, and all rows of earlier ranks, which have
+ *   the work buffer alone, count as zeros. */
 #ifndef K3_OP_COMM_H
 #define K3_OP_COMM_H
 #include "op.h"
@@ -28,13 +38,16 @@ struct k3_kv_args {
 	const size_t *row0, *tile_rows; /* [tiles.n] */
 };
 
-/* kda_state_local: 0 W/RW sm [hg, k, v + k]: per head (S | M): the state that the segment leaves
- * when it starts from zero, and the product of its transitions: (S | M) <- (M_t S + S_t | M_t M)
- * for each tile t, in order. qkv, f, br, layout, work: 0..1 each, absent: writes zeros (no document
- * is cut here); a_log (1,h), dt_bias (1,P). backward = 0: the last segment of the tile, tiles
- * ascend. backward = 1: its first segment with dout [t, hg*v], tiles descend: the gradient that
- * reaches the segment's entry from this rank's outputs, and the product of the transposed
- * transitions. accumulate = 0: the segment's first tile (in that order). */
+/* kda_state_local:
+ *    0 W/RW sm [hg, k, v + k]: per head (S | M): the state that the segment leaves when it starts
+ *             from zero, and the product of its transitions: (S | M) <- (M_t S + S_t | M_t M) for
+ *             each tile t, in order
+ *   qkv, f, br, layout, work: 0..1 each, absent: writes zeros (no document is cut here)
+ *   a_log (1,h), dt_bias (1,P)
+ *   backward = 0: the last segment of the tile, tiles ascend.
+ *   backward = 1: its first segment with dout [t, hg*v], tiles descend: the gradient that reaches
+ *   the segment's entry from this rank's outputs, and the product of the transposed transitions.
+ *   accumulate = 0: the segment's first tile (in that order). */
 struct k3_kda_state_local_args {
 	uint32_t n_buf;
 	size_t t, h, k, v;
@@ -45,8 +58,10 @@ struct k3_kda_state_local_args {
 	struct k3_weight a_log, dt_bias;
 };
 
-/* kda_state_combine: 0 W state [hg,k,v]; 1 R sm [cp, hg, k, v + k].  state = 0; for j in from:
- * state = M_j state + S_j. */
+/* kda_state_combine:
+ *    0 W    state [hg,k,v]
+ *    1 R    sm [cp, hg, k, v + k]
+ *   state = 0; for j in from: state = M_j state + S_j. */
 struct k3_kda_state_combine_args {
 	uint32_t n_buf;
 	size_t hg, k, v;

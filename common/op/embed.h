@@ -3,9 +3,15 @@
 #define K3_OP_EMBED_H
 #include "op.h"
 
-/* embed_fwd: 0 W y [t,d]; 1 R ids i32 [t]; table (vocab, d).
- * embed_bwd: 0 R dy [t,d]; 1 R ids; dtable (vocab, d) W/RW: rows of absent ids get exact zeros when
- * it writes. Tokens are added in ascending order. */
+/* embed_fwd:
+ *    0 W    y [t,d]
+ *    1 R    ids i32 [t]
+ *   table (vocab, d)
+ * embed_bwd:
+ *    0 R    dy [t,d]
+ *    1 R    ids
+ *   dtable (vocab, d) W/RW: rows of absent ids get exact zeros when it writes
+ *   Tokens are added in ascending order. */
 struct k3_embed_args {
 	uint32_t n_buf;
 	size_t t, d;

@@ -1,12 +1,16 @@
-/* Tasks that bring host values into the graph. Their arguments come with the submission, not with
- * the plan. */
+/* Tasks that bring host values into the graph. Their arguments come with the submission, not
+ * with the plan. */
 #ifndef K3_OP_IO_H
 #define K3_OP_IO_H
 #include "op.h"
 
-/* batch_load: 0 W ids i32 [t]; 1 W labels i32 [t]; 2 W layout i32 [k3_tile_layout_len(t)]; forced:
- * one W i32 [t,k] per MoE layer. layout_only = 1: buffer 0 is the layout and there is no other (a
- * tile of another rank whose keys are attended to). */
+/* batch_load:
+ *    0 W    ids i32 [t]
+ *    1 W    labels i32 [t]
+ *    2 W    layout i32 [k3_tile_layout_len(t)]
+ *   forced: one W i32 [t,k] per MoE layer
+ *   layout_only = 1: buffer 0 is the layout and there is no other (a tile of another rank whose
+ *   keys are attended to). */
 struct k3_batch_load_args {
 	uint32_t n_buf;
 	size_t t, row0, k;
@@ -18,8 +22,8 @@ struct k3_batch_load_args {
  * run. */
 struct k3_host_batch {
 	const int32_t *ids, *labels; /* [T] rows of the rank */
-	const int32_t *const
-		*forced; /* per MoE layer in order [T,k]; NULL without forced routing */
+	/* per MoE layer in order [T,k]; NULL without forced routing */
+	const int32_t *const *forced;
 };
 void k3_batch_load_cpu(void *const *buf, const struct k3_batch_load_args *a,
 		       const struct k3_host_batch *batch);

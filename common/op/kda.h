@@ -1,21 +1,34 @@
-/* Kimi Delta Attention (model.md section 3). P = h * k; head group = heads h0 .. h1-1, hg = h1 -
- * h0.
+/* Kimi Delta Attention (model.md section 3). P = h * k; head group = heads h0 .. h1-1,
+ * hg = h1 - h0.
  *
  * Data of one tile that the steps hand on:
- *   qkvr [t,3P]  conv inputs q | k | v;   qkv [t,3P]  after conv, SiLU and (q, k) l2 norm
+ *   qkvr [t,3P]  conv inputs q | k | v
+ *   qkv  [t,3P]  after conv, SiLU and (q, k) l2 norm
  *   rstd [t,2h]  factors of the l2 norm, q heads then k heads
- *   f [t,P] gate input, br [t,h] beta input, gg [t,P] output gate input, fa [t,k] low-rank gate
- * latent Rows without a document get zeros in every output, and contribute nothing to any gradient.
+ *   f    [t,P]   gate input
+ *   br   [t,h]   beta input
+ *   gg   [t,P]   output gate input
+ *   fa   [t,k]   low-rank gate latent
+ * Rows without a document get zeros in every output, and contribute nothing to any gradient.
  * Halo [taps-1, 3P]: the last conv-input rows of a document that goes on, right-aligned, zeros
- * before. State [hg,k,v] per tile and head group: state after the tile's last segment.
- */
+ * before.
+ * State [hg,k,v] per tile and head group: state after the tile's last segment. */
 #ifndef K3_OP_KDA_H
 #define K3_OP_KDA_H
 #include "op.h"
 
-/* kda_proj_fwd:    0 W qkvr [t,3P]; 1 R x [t,d]; wq, wk, wv (P,d).
- * kda_proj_bwd_dx: 0 W dx [t,d]; 1 R dqkvr [t,3P]; wq, wk, wv.
- * kda_proj_bwd_dw: 0 R dqkvr; 1 R x; wq, wk, wv = gradients W/RW. */
+/* kda_proj_fwd:
+ *    0 W    qkvr [t,3P]
+ *    1 R    x [t,d]
+ *   wq, wk, wv (P,d)
+ * kda_proj_bwd_dx:
+ *    0 W    dx [t,d]
+ *    1 R    dqkvr [t,3P]
+ *   wq, wk, wv
+ * kda_proj_bwd_dw:
+ *    0 R    dqkvr
+ *    1 R    x
+ *   wq, wk, wv = gradients W/RW */
 struct k3_kda_proj_args {
 	uint32_t n_buf;
 	size_t t, d, p;
@@ -25,13 +38,29 @@ void k3_kda_proj_fwd_cpu_f32(void *const *buf, const struct k3_kda_proj_args *a)
 void k3_kda_proj_bwd_dx_cpu_f32(void *const *buf, const struct k3_kda_proj_args *a);
 void k3_kda_proj_bwd_dw_cpu_f32(void *const *buf, const struct k3_kda_proj_args *a);
 
-/* kda_gate_fwd:    0 W fa [t,k]; 1 W f [t,P]; 2 W br [t,h]; 3 W gg [t,P]; 4 R x [t,d];
- *                  wfa (k,d), wfb (P,k), wb (h,d), wg (P,d).
- * kda_gate_bwd_dx: 0 RW dx [t,d] (adds); 1 W dfa [t,k]; 2 R dgg [t,P]; df: groups x R [t,hg*k];
- * dbr: groups x R [t,hg]; wfa, wfb, wb, wg. Groups are in head order and have group_heads heads
- * each (the last may have fewer). kda_gate_bwd_dw: 0 R dfa; 1 R dgg; 2 R x; 3 R fa; df, dbr; dab:
- * groups x R [hg + hg*k] (dA_log, ddt_bias of the tile); wfa, wfb, wb, wg, a_log (1,h), dt_bias
- * (1,P) = gradients W/RW. */
+/* kda_gate_fwd:
+ *    0 W    fa [t,k]
+ *    1 W    f [t,P]
+ *    2 W    br [t,h]
+ *    3 W    gg [t,P]
+ *    4 R    x [t,d]
+ *   wfa (k,d), wfb (P,k), wb (h,d), wg (P,d)
+ * kda_gate_bwd_dx:
+ *    0 RW   dx [t,d] (adds)
+ *    1 W    dfa [t,k]
+ *    2 R    dgg [t,P]
+ *   df: groups x R [t,hg*k]
+ *   dbr: groups x R [t,hg]
+ *   wfa, wfb, wb, wg
+ *   Groups are in head order and have group_heads heads each (the last may have fewer).
+ * kda_gate_bwd_dw:
+ *    0 R    dfa
+ *    1 R    dgg
+ *    2 R    x
+ *    3 R    fa
+ *   df, dbr
+ *   dab: groups x R [hg + hg*k] (dA_log, ddt_bias of the tile)
+ *   wfa, wfb, wb, wg, a_log (1,h), dt_bias (1,P) = gradients W/RW */
 struct k3_kda_gate_args {
 	uint32_t n_buf;
 	size_t t, d, p, h, k;
@@ -43,13 +72,29 @@ void k3_kda_gate_fwd_cpu_f32(void *const *buf, const struct k3_kda_gate_args *a)
 void k3_kda_gate_bwd_dx_cpu_f32(void *const *buf, const struct k3_kda_gate_args *a);
 void k3_kda_gate_bwd_dw_cpu_f32(void *const *buf, const struct k3_kda_gate_args *a);
 
-/* kda_conv_fwd: 0 W qkv [t,3P]; 1 W rstd [t,2h]; 2 R qkvr; 3 R layout;
- *               halo_in: 0..1 x R (present iff CONT_IN); halo_out: 0..1 x W (present iff CONT_OUT);
- * cq, ck, cv (P,taps). Tap taps-1 multiplies the current token; 1 <= taps <= 1024. halo_out takes
- * rows of halo_in where the tile has fewer than taps-1 valid rows of that document. kda_conv_bwd: 0
- * W dqkvr [t,3P]; 1 R qkv; 2 R rstd; 3 R qkvr; 4 R layout; dqkv: groups x R [t, 3*hg*k] (dq | dk |
- * dv); halo_in: 0..1 x R; dhalo_out: 0..1 x R (gradient of halo_out); dhalo_in: 0..1 x W; dcq, dck,
- * dcv (P,taps) W/RW; cq, ck, cv. */
+/* kda_conv_fwd:
+ *    0 W    qkv [t,3P]
+ *    1 W    rstd [t,2h]
+ *    2 R    qkvr
+ *    3 R    layout
+ *   halo_in: 0..1 x R (present iff CONT_IN)
+ *   halo_out: 0..1 x W (present iff CONT_OUT)
+ *   cq, ck, cv (P,taps)
+ *   Tap taps-1 multiplies the current token; 1 <= taps <= 1024.
+ *   halo_out takes rows of halo_in where the tile has fewer than taps-1 valid rows of that
+ *   document.
+ * kda_conv_bwd:
+ *    0 W    dqkvr [t,3P]
+ *    1 R    qkv
+ *    2 R    rstd
+ *    3 R    qkvr
+ *    4 R    layout
+ *   dqkv: groups x R [t, 3*hg*k] (dq | dk | dv)
+ *   halo_in: 0..1 x R
+ *   dhalo_out: 0..1 x R (gradient of halo_out)
+ *   dhalo_in: 0..1 x W
+ *   dcq, dck, dcv (P,taps) W/RW
+ *   cq, ck, cv */
 struct k3_kda_conv_args {
 	uint32_t n_buf;
 	size_t t, p, h, k, taps;
@@ -62,18 +107,39 @@ struct k3_kda_conv_args {
 void k3_kda_conv_fwd_cpu_f32(void *const *buf, const struct k3_kda_conv_args *a);
 void k3_kda_conv_bwd_cpu_f32(void *const *buf, const struct k3_kda_conv_args *a);
 
-/* kda_chunk_fwd: 0 W o [t, hg*v]; 1 R qkv [t,3P]; 2 R f [t,P]; 3 R br [t,h]; 4 R layout; 5 W work;
- *                s_in: 0..1 x R [hg,k,v]: state before the tile's first segment; s_out: 0..1 x W
- * [hg,k,v]: state after the last; a_log (1,h), dt_bias (1,P).   g = lb sigmoid(exp(a_log)(f +
- * dt_bias)), beta = sigmoid(br). raw = 1: f holds g and br holds beta as they are; a_log and
- * dt_bias are absent. s_in present iff the first segment continues a document or a start state is
- * given. kda_chunk_bwd: 0 W dqkv [t,3*hg*k] (dq | dk | dv); 1 W df [t,hg*k] (raw: dg); 2 W dbr
- * [t,hg] (raw: dbeta); 3 W dab [hg + hg*k] (raw: zeros); 4 R do [t,hg*v]; 5 R qkv; 6 R f; 7 R br; 8
- * R layout; 9 W work; s_in: 0..1 x R; ds_out: 0..1 x R (gradient of s_out); ds_in: 0..1 x W
- * (gradient of s_in); a_log, dt_bias. The model has v = k; the kernels take any: a row of qkv has
- * h(2k + v) elements, of dqkv hg(2k + v). Domain: g <= 0 and finite (raw mode checks nothing), beta
- * finite. A tile without a segment hands its states on: s_out = s_in, ds_in = ds_out, zeros where
- * the source is absent; kda_conv does the same with its halos. */
+/* kda_chunk_fwd:
+ *    0 W    o [t, hg*v]
+ *    1 R    qkv [t,3P]
+ *    2 R    f [t,P]
+ *    3 R    br [t,h]
+ *    4 R    layout
+ *    5 W    work
+ *   s_in: 0..1 x R [hg,k,v]: state before the tile's first segment
+ *   s_out: 0..1 x W [hg,k,v]: state after the last
+ *   a_log (1,h), dt_bias (1,P)
+ *   g = lb sigmoid(exp(a_log)(f + dt_bias)), beta = sigmoid(br).
+ *   raw = 1: f holds g and br holds beta as they are; a_log and dt_bias are absent.
+ *   s_in present iff the first segment continues a document or a start state is given.
+ * kda_chunk_bwd:
+ *    0 W    dqkv [t,3*hg*k] (dq | dk | dv)
+ *    1 W    df [t,hg*k] (raw: dg)
+ *    2 W    dbr [t,hg] (raw: dbeta)
+ *    3 W    dab [hg + hg*k] (raw: zeros)
+ *    4 R    do [t,hg*v]
+ *    5 R    qkv
+ *    6 R    f
+ *    7 R    br
+ *    8 R    layout
+ *    9 W    work
+ *   s_in: 0..1 x R
+ *   ds_out: 0..1 x R (gradient of s_out)
+ *   ds_in: 0..1 x W (gradient of s_in)
+ *   a_log, dt_bias
+ * The model has v = k; the kernels take any: a row of qkv has h(2k + v) elements, of dqkv
+ * hg(2k + v).
+ * Domain: g <= 0 and finite (raw mode checks nothing), beta finite.
+ * A tile without a segment hands its states on: s_out = s_in, ds_in = ds_out, zeros where the
+ * source is absent; kda_conv does the same with its halos. */
 struct k3_kda_chunk_args {
 	uint32_t n_buf;
 	size_t t, h, k, v; /* all heads of the layer; widths of a head */
@@ -89,11 +155,11 @@ void k3_kda_chunk_bwd_cpu_f32(void *const *buf, const struct k3_kda_chunk_args *
 void k3_kda_recurrent_fwd_cpu_f32(void *const *buf, const struct k3_kda_chunk_args *a);
 void k3_kda_recurrent_bwd_cpu_f32(void *const *buf, const struct k3_kda_chunk_args *a);
 
-/** Widths and buffers are padded to whole cache lines of floats. */
+/** Widths and buffers are padded to whole panels of 32 floats. */
 static inline size_t
 k3_kda_pad(size_t n)
 {
-	return (n + 15) / 16 * 16;
+	return (n + 31) / 32 * 32;
 }
 
 /** One chunk of 64 rows: what is kept of it, and the forward's scratch beside that. */
@@ -109,7 +175,7 @@ k3_kda_chunk_scratch_floats(size_t k, size_t v)
 {
 	size_t kp = k3_kda_pad(k), vp = k3_kda_pad(v);
 
-	return 10 * 64 * kp + 2 * 64 * vp + 14 * kp + 32 * 64 + 64 + 32;
+	return kp * vp + 12 * 64 * kp + 4 * 64 * vp + 14 * kp + 64 + 32;
 }
 
 /** Floats of the work buffer for a tile of at most t rows; the heads of a group take turns in it.
@@ -142,11 +208,29 @@ k3_kda_recurrent_bwd_work_floats(size_t t, size_t k, size_t v)
 	return ((t + 63) / 64 + 64 + 2) * k * v + 4 * (k + v);
 }
 
-/* kda_out_fwd:    0 W p_out [t,d] = p_in + (rmsnorm(o; on) * sigmoid(gg)) wo^T; 1 R gg [t,P]; 2 W
- * work [t,P]; o: groups x R [t,hg*v]; p_in: 0..1 x R [t,d]; on (1,v), wo (d,P). kda_out_bwd_dx: 0 W
- * dgg [t,P]; 1 R dp [t,d]; 2 R gg; 3 W work [t,P]; dout: groups x W [t,hg*v] (gradient of o); o:
- * groups x R; don (1,v) W/RW; on, wo. kda_out_bwd_dw: 0 R dp; 1 R gg; 2 W work [t,P]; o; on; wo =
- * gradient W/RW. */
+/* kda_out_fwd:
+ *    0 W    p_out [t,d] = p_in + (rmsnorm(o; on) * sigmoid(gg)) wo^T
+ *    1 R    gg [t,P]
+ *    2 W    work [t,P]
+ *   o: groups x R [t,hg*v]
+ *   p_in: 0..1 x R [t,d]
+ *   on (1,v), wo (d,P)
+ * kda_out_bwd_dx:
+ *    0 W    dgg [t,P]
+ *    1 R    dp [t,d]
+ *    2 R    gg
+ *    3 W    work [t,P]
+ *   dout: groups x W [t,hg*v] (gradient of o)
+ *   o: groups x R
+ *   don (1,v) W/RW
+ *   on, wo
+ * kda_out_bwd_dw:
+ *    0 R    dp
+ *    1 R    gg
+ *    2 W    work [t,P]
+ *   o
+ *   on
+ *   wo = gradient W/RW */
 struct k3_kda_out_args {
 	uint32_t n_buf;
 	size_t t, d, p, h, v;

@@ -1,7 +1,10 @@
 /* What all operations share: how a task's arguments name its data.
  *
- * A kernel is a plain function `void k3_<op>_cpu_f32(void *const *buf, const struct k3_<op>_args
- * *a)`. buf[] holds the task's data in the order that the operation's header documents:
+ * A kernel is a plain function
+ *
+ *   void k3_<op>_cpu_f32(void *const *buf, const struct k3_<op>_args *a);
+ *
+ * buf[] holds the task's data in the order that the operation's header documents:
  *
  *   fixed operands (outputs first), then lists (struct k3_list), then weights (struct k3_weight).
  *
@@ -9,8 +12,7 @@
  * The same arguments serve every kind of device, and the planner (plain C) fills them.
  * Matrices are row-major without padding unless a leading dimension is named.
  * "W/RW": the first contribution to a sum writes (flag `accumulate` = 0 in the arguments: the
- * kernel must set every element, nothing may be read), later ones add (`accumulate` = 1).
- */
+ * kernel must set every element, nothing may be read), later ones add (`accumulate` = 1). */
 #ifndef K3_OP_OP_H
 #define K3_OP_OP_H
 
@@ -22,10 +24,8 @@ struct k3_list {
 	uint32_t first, n;
 };
 
-/**
- * A matrix [rows, cols] cut in row blocks: buffer first + b holds rows b*block_rows .. (the last
- * may be short). A vector is a matrix of one row. n = 0: absent.
- */
+/** A matrix [rows, cols] cut in row blocks: buffer first + b holds rows b*block_rows .. (the last
+ * may be short). A vector is a matrix of one row. n = 0: absent. */
 struct k3_weight {
 	uint32_t first, n;
 	size_t rows, cols, block_rows;

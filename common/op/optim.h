@@ -3,8 +3,10 @@
 #define K3_OP_OPTIM_H
 #include "op.h"
 
-/* grad_norm: 0 W partial f64 [1]: sum of squares; grads: n x R, n_elems[i] floats each. Accumulates
- * in double, in order. */
+/* grad_norm:
+ *    0 W    partial f64 [1]: sum of squares
+ *   grads: n x R, n_elems[i] floats each
+ *   Accumulates in double, in order. */
 struct k3_grad_norm_args {
 	uint32_t n_buf;
 	struct k3_list grads;
@@ -29,8 +31,12 @@ enum k3_step_state {
 	K3_STEP_NO_LABELS = 2	/* nothing to learn from: no update */
 };
 
-/* clip_factor: 0 W out f64 [K3_OUT_LEN]; 1 R acc f64 [K3_LOSS_LEN]; 2 R hyper; partials: n x R f64
- * [1], summed in order. max_norm 0: no clip (coefficient 1). */
+/* clip_factor:
+ *    0 W    out f64 [K3_OUT_LEN]
+ *    1 R    acc f64 [K3_LOSS_LEN]
+ *    2 R    hyper
+ *   partials: n x R f64 [1], summed in order
+ *   max_norm 0: no clip (coefficient 1). */
 struct k3_clip_args {
 	uint32_t n_buf;
 	double max_norm, eps;
@@ -38,9 +44,13 @@ struct k3_clip_args {
 };
 void k3_clip_factor_cpu(void *const *buf, const struct k3_clip_args *a);
 
-/* adamw_step: 0 R out (state, coefficient); 1 R hyper; params, exp_avg, exp_avg_sq: n x RW; grads:
- * n x R, n_elems[i] floats each. Does nothing unless the state is K3_STEP_OK.  theta -=
- * lr*wd*theta; m, v updates; theta -= lr*m^/(sqrt(v^)+eps). */
+/* adamw_step:
+ *    0 R    out (state, coefficient)
+ *    1 R    hyper
+ *   params, exp_avg, exp_avg_sq: n x RW
+ *   grads: n x R, n_elems[i] floats each
+ *   Does nothing unless the state is K3_STEP_OK.
+ *   theta -= lr*wd*theta; m, v updates; theta -= lr*m^/(sqrt(v^)+eps). */
 struct k3_adamw_args {
 	uint32_t n_buf;
 	double beta1, beta2, eps, weight_decay;
@@ -51,9 +61,13 @@ void k3_adamw_step_cpu_f32(void *const *buf, const struct k3_adamw_args *a);
 
 enum k3_balance_rule { K3_BALANCE_NONE, K3_BALANCE_SIGN, K3_BALANCE_QUANTILE };
 
-/* router_bias_update: 0 RW bias [E]; 1 R balance i32 [E + E*bins]; 2 R out (state). Does nothing
- * unless the state is K3_STEP_OK. sign: d_e = u sign(mean(n) - n_e); b += d - mean(d).  quantile:
- * model.md 5.4 B (b is replaced). */
+/* router_bias_update:
+ *    0 RW   bias [E]
+ *    1 R    balance i32 [E + E*bins]
+ *    2 R    out (state)
+ *   Does nothing unless the state is K3_STEP_OK.
+ *   sign:     d_e = u sign(mean(n) - n_e); b += d - mean(d)
+ *   quantile: model.md 5.4 B (b is replaced) */
 struct k3_router_bias_args {
 	uint32_t n_buf;
 	uint32_t rule;
@@ -62,10 +76,11 @@ struct k3_router_bias_args {
 };
 void k3_router_bias_update_cpu_f32(void *const *buf, const struct k3_router_bias_args *a);
 
-/* hash_data: 0 W u64 [1]: FNV-1a over the words of the listed data in order, starting at
- * K3_FNV_START; data: n x R, n_bytes[i] each. Each whole 64-bit word of a datum: h = (h ^ word) *
- * prime, then h ^= h >> 29, because a product never carries high bits down; the tail bytes of a
- * datum follow as in plain FNV-1a. */
+/* hash_data:
+ *    0 W    u64 [1]: FNV-1a over the words of the listed data in order, starting at K3_FNV_START
+ *   data: n x R, n_bytes[i] each
+ *   Each whole 64-bit word of a datum: h = (h ^ word) * prime, then h ^= h >> 29, because a
+ *   product never carries high bits down; the tail bytes of a datum follow as in plain FNV-1a. */
 struct k3_hash_args {
 	uint32_t n_buf;
 	struct k3_list data;
@@ -73,9 +88,11 @@ struct k3_hash_args {
 };
 void k3_hash_data_cpu(void *const *buf, const struct k3_hash_args *a);
 
-/* param_init: data: one block of a parameter W [rows, cols].  Element i of the whole tensor
- * (row-major, row0*cols onwards here) takes its value from the generator keyed by (seed, name);
- * experts' stacks are keyed by the checkpoint tensors' names. Kinds: model.md 1.3. */
+/* param_init:
+ *   data: one block of a parameter W [rows, cols]
+ *   Element i of the whole tensor (row-major, row0*cols onwards here) takes its value from the
+ *   generator keyed by (seed, name); experts' stacks are keyed by the checkpoint tensors' names.
+ *   Kinds: model.md 1.3. */
 enum k3_init_kind {
 	K3_INIT_ZERO,
 	K3_INIT_ONE,
@@ -89,9 +106,10 @@ struct k3_param_init_args {
 	uint32_t kind;
 	double scale;
 	uint64_t key;
-	uint64_t first_elem;	      /* index in the tensor of the first element to fill */
-	size_t offset_elems, n_elems; /* part of the block that is filled; a block is filled by one
-					 task or several in order (RW) */
+	uint64_t first_elem; /* index in the tensor of the first element to fill */
+	/* part of the block that is filled; a block is filled by one task or several in order (RW)
+	 */
+	size_t offset_elems, n_elems;
 };
 void k3_param_init_cpu_f32(void *const *buf, const struct k3_param_init_args *a);
 #endif

@@ -1,7 +1,8 @@
-/* One colour per family in the trace, 0xRRGGBB.  No red: ViTE paints idle workers red. */
-#ifndef K3_TASKS_COLORS_H
-#define K3_TASKS_COLORS_H
-#include "../common/ops.h"
+/* One colour per family, 0xRRGGBB, in traces and in pictures of plans.  No red: ViTE paints idle
+ * workers red. */
+#ifndef K3_COLORS_H
+#define K3_COLORS_H
+#include "ops.h"
 
 static const unsigned k3_family_color[K3_N_FAMILIES] = {
 	[K3_FAMILY_EMBED] = 0x8c6d31, [K3_FAMILY_ATTNRES] = 0x17becf, [K3_FAMILY_KDA] = 0x1f77b4,

@@ -1,0 +1,205 @@
+/* k3_bench op: runs the cases of one family or of all; the cases are in tests/bench.  One thread,
+ * kept on one processor, so that the case and what it is compared with meet the same caches. */
+#define _GNU_SOURCE /* sched_setaffinity */
+#include <cblas.h>
+#include <sched.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../common/config.h"
+#include "../common/log.h"
+#include "../common/options.h"
+#include "../common/status.h"
+#include "../tasks/runtime.h"
+#include "../tests/bench/bench.h"
+#include "bench.h"
+
+static const struct {
+	const char *name;
+	bench_family run;
+} families[] = {
+	{"embed", bench_embed}, {"attnres", bench_attnres}, {"kda", bench_kda},
+	{"mla", bench_mla},	{"moe", bench_moe},	    {"glu", bench_glu},
+	{"loss", bench_loss},	{"optim", bench_optim},
+};
+static const size_t n_families = sizeof(families) / sizeof(families[0]);
+
+/* The presets whose shapes are the targets'. */
+static const char *const default_models[] = {"debug24", "debug17"};
+
+static int
+keep_on_one_processor(void)
+{
+	int cpu = sched_getcpu();
+	cpu_set_t set;
+
+	if (cpu < 0)
+		return -1;
+	CPU_ZERO(&set);
+	CPU_SET((size_t)cpu, &set);
+	return sched_setaffinity(0, sizeof(set), &set) == 0 ? cpu : -1;
+}
+
+static void
+processor_name(char *name, size_t bytes)
+{
+	FILE *f = fopen("/proc/cpuinfo", "r");
+	char line[256];
+
+	snprintf(name, bytes, "unknown");
+	while (f && fgets(line, sizeof(line), f)) {
+		char *colon = strchr(line, ':');
+		if (strncmp(line, "model name", 10) != 0 || !colon)
+			continue;
+		snprintf(name, bytes, "%s", colon + 2);
+		name[strcspn(name, "\n")] = '\0';
+		break;
+	}
+	if (f)
+		fclose(f);
+}
+
+static void
+print_head(const struct bench *b)
+{
+	char processor[200];
+	int cpu = keep_on_one_processor();
+
+	processor_name(processor, sizeof(processor));
+	k3_runtime_warn_blas();
+	printf("family\tcase\tmodel\tshape\terror\tmedian_us\tp10_us\tp90_us\trate\tunit\tlimit\t"
+	       "limit_rate\tshare\ttarget\tverdict\n");
+#ifdef K3_HAVE_OPENBLAS
+	openblas_set_num_threads(1);
+	printf("# OpenBLAS core %s; %s\n", openblas_get_corename(), openblas_get_config());
+#endif
+	printf("# processor %s; 1 thread on processor %d; clock of the thread\n", processor, cpu);
+	printf("# %zu repetitions, each in turns with its limit; share is the median of their "
+	       "ratios\n",
+	       b->repeat);
+}
+
+/* Is the name a family's, or all? */
+static bool
+is_wanted(const char *name, size_t i)
+{
+	return strcmp(name, "all") == 0 || strcmp(name, families[i].name) == 0;
+}
+
+static bool
+is_known(const char *name)
+{
+	char known[200] = "all";
+
+	for (size_t i = 0; i < n_families; i++) {
+		if (is_wanted(name, i))
+			return true;
+		snprintf(known + strlen(known), sizeof(known) - strlen(known), " %s",
+			 families[i].name);
+	}
+	k3_error("drivers", "unknown family %s; known: %s", name, known);
+	return false;
+}
+
+static int
+run_models(struct bench *b, const char *wanted, const char *model, long long vocab)
+{
+	const char *const *models = model ? &model : default_models;
+	size_t n = model ? 1 : sizeof(default_models) / sizeof(default_models[0]);
+	struct k3_config config;
+	int ret = K3_OK;
+
+	for (size_t i = 0; ret == K3_OK && i < n; i++) {
+		ret = k3_config_load(&config, models[i]);
+		if (ret == K3_OK && config.vocab > vocab)
+			ret = k3_config_set_vocab(&config, vocab);
+		if (ret != K3_OK)
+			break;
+		b->model = &config;
+		for (size_t f = 0; f < n_families; f++)
+			if (is_wanted(wanted, f)) {
+				b->family = families[f].name;
+				families[f].run(b);
+			}
+	}
+	return ret;
+}
+
+static int
+verdict(const struct bench *b)
+{
+	if (fflush(stdout) != 0 || ferror(stdout)) {
+		k3_error("drivers", "the table could not be written");
+		return 1;
+	}
+	if (b->list)
+		return 0;
+	if (b->fault && !b->planted) {
+		k3_error("drivers", "--plant-fault %s: no case has an output of that name",
+			 b->fault);
+		return 2;
+	}
+	if (b->cases == 0) {
+		k3_error("drivers", "--filter %s leaves no case", b->filter ? b->filter : "");
+		return 2;
+	}
+	if (b->wrong)
+		k3_error("drivers", "%zu of %zu cases are wrong and were not timed", b->wrong,
+			 b->cases);
+	return b->wrong ? 1 : 0;
+}
+
+int
+k3_bench_op(int argc, char **argv)
+{
+	struct bench b = {0};
+	const char *model = NULL;
+	long long tokens = 1024, sequence = 2048, repeat = 9, vocab = 16384;
+	struct k3_option table[] = {
+		{"model", "PRESET|DIR", K3_OPT_STRING, &model, 0, 0,
+		 "shapes of this model (debug24, then debug17)", false},
+		{"tokens", "N", K3_OPT_INT, &tokens, 1, 1 << 20, "rows of a tile (1024)", false},
+		{"sequence", "N", K3_OPT_INT, &sequence, 1, 1 << 20,
+		 "rows of the KDA chunk case (2048)", false},
+		{"vocab", "N", K3_OPT_INT, &vocab, 5, 1 << 20,
+		 "most entries of the vocabulary (16384)", false},
+		{"repeat", "N", K3_OPT_INT, &repeat, 1, 1000, "repetitions, after a warm-up (9)",
+		 false},
+		{"filter", "TEXT", K3_OPT_STRING, &b.filter, 0, 0,
+		 "only cases with this text in MODEL/CASE", false},
+		{"list", NULL, K3_OPT_SWITCH, &b.list, 0, 0,
+		 "prints cases and outputs, runs nothing", false},
+		{"plant-fault", "CASE/OUTPUT", K3_OPT_STRING, &b.fault, 0, 0,
+		 "for tests: spoils one element of that result, so that the case is wrong", false},
+	};
+	int first, ret = k3_options_parse(
+			   "k3_bench op", "[OPTIONS] FAMILY|all",
+			   "Checks each operation against a plain form, then times it on one "
+			   "thread in turns with a limit of the machine.\n"
+			   "Families: embed attnres kda mla moe glu loss optim. Targets are the "
+			   "shares that "
+			   "are asked for; a share below does not change the exit status.",
+			   table, sizeof(table) / sizeof(table[0]), argc, argv, &first);
+
+	if (ret == K3_EINTR)
+		return 0;
+	if (ret != K3_OK)
+		return 2;
+	if (argc - first != 1) {
+		k3_error("drivers", "%d families are given, 1 is needed; --help tells more",
+			 argc - first);
+		return 2;
+	}
+	if (!is_known(argv[first]))
+		return 2;
+	b.tokens = (size_t)tokens;
+	b.sequence = (size_t)sequence;
+	b.repeat = (size_t)repeat;
+	if (!b.list)
+		print_head(&b);
+	if (run_models(&b, argv[first], model, vocab) != K3_OK)
+		return 2;
+	return verdict(&b);
+}

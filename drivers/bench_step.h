@@ -1,0 +1,51 @@
+/* One configuration of k3_bench step, and what was measured (inside drivers/). */
+#ifndef K3_DRIVERS_BENCH_STEP_H
+#define K3_DRIVERS_BENCH_STEP_H
+#include "../planner/plan.h"
+
+struct k3i_step_case {
+	struct k3_config config;
+	struct k3_plan_options plan;
+	struct k3_machine machine; /* plan.machine points here */
+	const char *scheduler;	   /* NULL: the user's, or StarPU's own choice */
+	uint32_t workers;	   /* 0: the user's, or all cores */
+	size_t accumulate;
+	size_t n_docs, *doc_tokens; /* documents of each microbatch */
+	uint64_t seed, steps, rounds, warmup;
+	uint32_t window;
+	bool check_only;       /* no figures */
+	const char *trace_dir; /* NULL: nothing is traced */
+};
+
+/* Plain data: it goes through a pipe. */
+struct k3i_step_result {
+	char scheduler[48], starpu[32], blas[48];
+	uint64_t fingerprint;
+	bool finished;
+	double workers, loss, expected_loss;
+	double median_ms, least_ms, most_ms; /* of a step */
+	double tokens_per_s;
+	double model_gflop, plan_gflop; /* of a step: the model's products; all tasks of the plan */
+	double gflop_per_s, sgemm_gflop_per_s, ratio;
+	double kernel_share, tasks, mean_task_ms; /* tasks of a step */
+	double submit_us;	   /* processor time of the submitting thread, a task */
+	double plan_s, plan_share; /* of one new layout; of all of a step's, new */
+};
+
+/** Checks, then times; starts and ends StarPU in this process. */
+int k3i_step_run(const struct k3i_step_case *what, struct k3i_step_result *result);
+
+/** Rate of n threads that each multiply their own matrices of 1024 x 1024 with a one-thread sgemm,
+ * for about that long; 0 when memory is out. */
+double k3i_sgemm_gflop_per_s(uint32_t threads, double seconds);
+
+/**
+ * Runs a case in a child process, so that a scheduler that aborts or hangs ends only itself.
+ * @param reason  text [reason_bytes]: "ok", or why there is no result
+ * @return K3_OK, K3_ELIMIT (took too long), K3_EDIFFER (the case's check failed), K3_ENODEV
+ * (ended otherwise)
+ */
+int k3i_step_child(const struct k3i_step_case *what, double limit_s, struct k3i_step_result *result,
+		   char *reason, size_t reason_bytes);
+
+#endif

@@ -1,0 +1,377 @@
+/* One configuration of k3_bench step, in this process: a check, a warm-up, then rounds of steps
+ * with the machine's own rate measured between them.  Steps are submitted one ahead, as k3_train
+ * does; rounds begin and end drained, so that every task of a round lies inside its wall time.  The
+ * trap: on a machine that others use, only figures of one round can be compared, so ratios are made
+ * per round and the median over the rounds is told. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "../common/log.h"
+#include "../common/rng.h"
+#include "../common/status.h"
+#include "../planner/model_flops.h"
+#include "../tasks/usage.h"
+#include "bench_step.h"
+#include "session.h"
+
+static const double sgemm_s = 0.4;
+enum { CHECK_STEPS = 2 };
+
+struct bench {
+	const struct k3i_step_case *what;
+	struct k3_session session;
+	size_t tokens;		/* of a microbatch */
+	int32_t *rows[2], *doc; /* by parity: accumulate x (ids | labels) */
+	uint64_t step;		/* next to be submitted */
+	double submit_cpu_s, submitted;
+};
+
+/* What a round gives. */
+struct round {
+	double step_s, kernel_share, sgemm, ratio;
+};
+
+static double
+now(clockid_t clock)
+{
+	struct timespec t;
+
+	clock_gettime(clock, &t);
+	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static int
+compare(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+static double
+median(double *x, size_t n)
+{
+	qsort(x, n, sizeof(*x), compare);
+	return n % 2 ? x[n / 2] : 0.5 * (x[n / 2 - 1] + x[n / 2]);
+}
+
+/* Random ids; the label of a row is the next id of its document. */
+static void
+fill_rows(const struct bench *b, uint64_t step)
+{
+	uint64_t key = k3_rng_key("bench ids", b->what->seed);
+	int32_t *rows = b->rows[step & 1];
+	size_t n = b->tokens;
+
+	for (size_t m = 0; m < b->what->accumulate; m++, rows += 2 * n) {
+		for (size_t i = 0; i < n; i++)
+			rows[i] = (int32_t)(k3_rng_bits(key,
+							(step * b->what->accumulate + m) * n + i) %
+					    b->what->config.vocab);
+		for (size_t i = 0; i < n; i++)
+			rows[n + i] = i + 1 < n && b->doc[i + 1] == b->doc[i] ? rows[i + 1] : -100;
+	}
+}
+
+static int
+open_all(struct bench *b, const struct k3i_step_case *what)
+{
+	size_t at = 0;
+	int ret = K3_OK;
+
+	b->what = what;
+	for (size_t i = 0; i < what->n_docs; i++)
+		b->tokens += what->doc_tokens[i];
+	b->doc = malloc(b->tokens * sizeof(int32_t));
+	for (int i = 0; i < 2; i++)
+		b->rows[i] = malloc(2 * b->tokens * what->accumulate * sizeof(int32_t));
+	if (!b->doc || !b->rows[0] || !b->rows[1])
+		K3_TRY(K3_ENOMEM);
+	for (size_t i = 0; i < what->n_docs; i++)
+		for (size_t k = 0; k < what->doc_tokens[i]; k++)
+			b->doc[at++] = (int32_t)i + 1;
+	K3_TRY(k3_session_open(&b->session, &what->config, &what->plan,
+			       &(struct k3_runtime_options){.window = what->window,
+							    .trace_dir = what->trace_dir}));
+out:
+	return ret;
+}
+
+static void
+close_all(struct bench *b)
+{
+	k3_session_close(&b->session);
+	free(b->rows[0]);
+	free(b->rows[1]);
+	free(b->doc);
+}
+
+static double
+labels_of(const struct bench *b)
+{
+	return (double)((b->tokens - b->what->n_docs) * b->what->accumulate);
+}
+
+static int
+submit_step(struct bench *b)
+{
+	size_t n = b->tokens;
+	double cpu_s = now(CLOCK_THREAD_CPUTIME_ID);
+	double hyper[K3_HYPER_LEN] = {[K3_HYPER_VALID] = labels_of(b),
+				      [K3_HYPER_INV_N] = 1 / labels_of(b),
+				      [K3_HYPER_LR] = 1e-4,
+				      [K3_HYPER_STEP] = (double)(b->step + 1)};
+	struct k3_layout layout = {n, b->doc};
+	const struct k3_plan *plan;
+	int ret;
+
+	fill_rows(b, b->step);
+	b->session.clock++;
+	for (size_t m = 0; m < b->what->accumulate; m++) {
+		const int32_t *rows = b->rows[b->step & 1] + 2 * n * m;
+		struct k3_microbatch what = {.backward = true, .first = m == 0, .count = true};
+		struct k3_host_batch batch = {rows, rows + n, NULL};
+		k3_runtime_step(b->session.runtime, (int32_t)b->step + 1, (int32_t)m);
+		K3_TRY(k3_plan_cache_get(b->session.cache, &layout, &what, b->session.clock,
+					 &plan));
+		K3_TRY(k3_submit_plan(b->session.store, plan, &batch, m == 0 ? hyper : NULL));
+		b->submitted += (double)plan->n_tasks;
+	}
+	k3_runtime_step(b->session.runtime, (int32_t)b->step + 1, -1);
+	K3_TRY(k3_session_optimizer(&b->session, (uint32_t)b->step & 1, &plan));
+	K3_TRY(k3_submit_plan(b->session.store, plan, NULL, NULL));
+	b->submitted += (double)plan->n_tasks;
+	b->submit_cpu_s += now(CLOCK_THREAD_CPUTIME_ID) - cpu_s;
+	b->step++;
+out:
+	return ret;
+}
+
+/* Scalars of a step; a step that is not finite is an error here. */
+static int
+wait_step(struct bench *b, uint64_t step, double *loss)
+{
+	double out[K3_OUT_LEN];
+	int ret;
+
+	K3_TRY(k3_store_datum_read(b->session.store, NULL, b->session.model->step_out[step & 1],
+				   out));
+	*loss = out[K3_OUT_LOSS_SUM] / out[K3_OUT_VALID];
+	if (out[K3_OUT_STATE] == K3_STEP_NOT_FINITE || !isfinite(*loss)) {
+		k3_error("drivers", "step %llu: loss %g, gradient norm %g: not finite",
+			 (unsigned long long)(step + 1), *loss, out[K3_OUT_NORM]);
+		ret = K3_EMATH;
+	}
+out:
+	return ret;
+}
+
+/* Steps one ahead, drained at the end. */
+static int
+run_steps(struct bench *b, uint64_t n, double *loss)
+{
+	uint64_t done = b->step, last = done + n;
+	int ret = K3_OK;
+
+	for (; done < last; done++) {
+		while (b->step < last && b->step < done + 2)
+			K3_TRY(submit_step(b));
+		K3_TRY(wait_step(b, done, loss));
+	}
+out:
+	k3_runtime_drain(b->session.runtime);
+	return ret;
+}
+
+static int
+read_fingerprint(struct bench *b, uint64_t *print)
+{
+	const struct k3_model *m = b->session.model;
+	uint64_t word;
+	int ret = K3_OK;
+
+	*print = K3_FNV_START;
+	for (uint32_t i = 0; i < m->n_hash; i++) {
+		K3_TRY(k3_store_datum_read(b->session.store, NULL, m->hash + i, &word));
+		*print = k3_fnv1a(*print, &word, sizeof(word));
+	}
+out:
+	return ret;
+}
+
+/* Ids are drawn evenly.  Logits are about normal: the head's input has a mean square of 1, its
+ * weights are normal with variance 1/D, cut at three deviations, which leaves 0.9733 of that
+ * (model.md 1.3).  So the loss is ln V + variance / 2, give or take what that many samples allow.
+ */
+static int
+check_loss(const struct bench *b, double loss, double *expected)
+{
+	const struct k3_config *c = &b->what->config;
+	const double variance = 0.9733;
+	double allowed = 0.1 + 6 * sqrt(variance / labels_of(b));
+
+	*expected = log(c->vocab) + variance / 2;
+	if (fabs(loss - *expected) <= allowed)
+		return K3_OK;
+	k3_error("drivers",
+		 "the first loss is %.6g; with random ids and initial values it must be within "
+		 "%.3g of %.6g",
+		 loss, allowed, *expected);
+	return K3_EDIFFER;
+}
+
+/* First steps from initial values; twice, if there are fingerprints to compare. */
+static int
+check(struct bench *b, struct k3i_step_result *r)
+{
+	uint64_t again;
+	double later;
+	int ret;
+
+	for (int i = 0; i < (b->session.model->n_hash ? 2 : 1); i++) {
+		b->step = 0;
+		K3_TRY(k3_session_init(&b->session, b->what->seed));
+		K3_TRY(run_steps(b, 1, &r->loss));
+		K3_TRY(check_loss(b, r->loss, &r->expected_loss));
+		K3_TRY(run_steps(b, CHECK_STEPS - 1, &later));
+		K3_TRY(read_fingerprint(b, i == 0 ? &r->fingerprint : &again));
+	}
+	if (b->session.model->n_hash && again != r->fingerprint) {
+		k3_error("drivers", "the same steps gave the fingerprints %016llx and %016llx",
+			 (unsigned long long)r->fingerprint, (unsigned long long)again);
+		ret = K3_EDIFFER;
+	}
+out:
+	return ret;
+}
+
+static void
+count_flops(struct bench *b, struct k3i_step_result *r)
+{
+	struct k3_layout layout = {b->tokens, b->doc};
+	struct k3_model_flops flops;
+
+	k3_model_flops(&flops, b->session.model, &layout);
+	r->model_gflop =
+		1e-9 * (double)b->what->accumulate * (flops.weights + flops.attention + flops.kda);
+}
+
+/* Of the plans that the steps ran, all in the cache by now. */
+static int
+count_plans(struct bench *b, struct k3i_step_result *r)
+{
+	struct k3_layout layout = {b->tokens, b->doc};
+	const struct k3_plan *plan;
+	double seconds;
+	size_t built;
+	int ret = K3_OK;
+
+	for (size_t m = 0; m < b->what->accumulate; m++) {
+		struct k3_microbatch what = {.backward = true, .first = m == 0, .count = true};
+		K3_TRY(k3_plan_cache_get(b->session.cache, &layout, &what, b->session.clock,
+					 &plan));
+		r->plan_gflop += 1e-9 * plan->flops;
+	}
+	K3_TRY(k3_session_optimizer(&b->session, 0, &plan));
+	r->plan_gflop += 1e-9 * plan->flops;
+	built = k3_plan_cache_built(b->session.cache, &seconds);
+	r->plan_s = seconds / (double)built;
+out:
+	return ret;
+}
+
+/* Medians over the rounds. */
+static void
+summarise(const struct bench *b, struct k3i_step_result *r, const struct round *round)
+{
+	size_t n = b->what->rounds;
+	double step[n], share[n], sgemm[n], ratio[n];
+
+	for (size_t i = 0; i < n; i++) {
+		step[i] = round[i].step_s;
+		share[i] = round[i].kernel_share;
+		sgemm[i] = round[i].sgemm;
+		ratio[i] = round[i].ratio;
+	}
+	r->median_ms = 1e3 * median(step, n);
+	r->least_ms = 1e3 * step[0];
+	r->most_ms = 1e3 * step[n - 1];
+	r->kernel_share = median(share, n);
+	r->sgemm_gflop_per_s = median(sgemm, n);
+	r->ratio = median(ratio, n);
+	r->tokens_per_s = (double)(b->tokens * b->what->accumulate) / r->median_ms * 1e3;
+	r->gflop_per_s = r->model_gflop / r->median_ms * 1e3;
+	r->submit_us = 1e6 * b->submit_cpu_s / b->submitted;
+	r->plan_share = 1e3 * r->plan_s * (double)b->what->accumulate / r->median_ms;
+}
+
+static double
+machine_rate(const struct bench *b)
+{
+	k3_runtime_pause(b->session.runtime);
+	double rate = k3i_sgemm_gflop_per_s(k3_runtime_workers(b->session.runtime), sgemm_s);
+	k3_runtime_resume(b->session.runtime);
+	return rate;
+}
+
+static int
+time_rounds(struct bench *b, struct k3i_step_result *r)
+{
+	const struct k3i_step_case *what = b->what;
+	uint32_t workers = k3_runtime_workers(b->session.runtime);
+	struct round round[what->rounds];
+	struct k3_usage usage, all = {.workers = workers};
+	double loss;
+	int ret;
+
+	K3_TRY(run_steps(b, what->warmup, &loss));
+	b->submit_cpu_s = b->submitted = 0;
+	double before = machine_rate(b);
+	for (size_t i = 0; i < what->rounds; i++) {
+		double begin = now(CLOCK_MONOTONIC);
+		k3_usage_begin();
+		K3_TRY(run_steps(b, what->steps, &loss));
+		k3_usage_read(&usage);
+		round[i].step_s = (now(CLOCK_MONOTONIC) - begin) / (double)what->steps;
+		double after = machine_rate(b);
+		round[i].kernel_share = k3_usage_share(&usage);
+		round[i].sgemm = 0.5 * (before + after);
+		round[i].ratio = r->model_gflop / round[i].step_s / round[i].sgemm;
+		all.tasks += usage.tasks;
+		all.kernels_s += usage.kernels_s;
+		before = after;
+	}
+	r->tasks = (double)all.tasks / (double)(what->rounds * what->steps);
+	r->mean_task_ms = k3_usage_mean_task_ms(&all);
+	k3_usage_warn_short(&all);
+	summarise(b, r, round);
+out:
+	return ret;
+}
+
+int
+k3i_step_run(const struct k3i_step_case *what, struct k3i_step_result *result)
+{
+	struct bench b = {0};
+	int ret;
+
+	memset(result, 0, sizeof(*result));
+	K3_TRY(open_all(&b, what));
+	strncpy(result->scheduler, k3_runtime_scheduler(b.session.runtime),
+		sizeof(result->scheduler) - 1);
+	strncpy(result->starpu, k3_runtime_version(b.session.runtime), sizeof(result->starpu) - 1);
+	strncpy(result->blas, k3_runtime_blas(b.session.runtime), sizeof(result->blas) - 1);
+	result->workers = k3_runtime_workers(b.session.runtime);
+	K3_TRY(check(&b, result));
+	count_flops(&b, result);
+	if (!what->check_only) {
+		K3_TRY(count_plans(&b, result));
+		K3_TRY(time_rounds(&b, result));
+	}
+	result->finished = true;
+out:
+	close_all(&b);
+	return ret;
+}

@@ -1,0 +1,15 @@
+/* Between StarPU and the trace. */
+#ifndef K3_TASKS_TRACE_STARPU_H
+#define K3_TASKS_TRACE_STARPU_H
+#include <starpu.h>
+
+#include "trace.h"
+
+/** A trace of this StarPU's workers; StarPU has started, nothing was submitted. */
+int k3i_trace_starpu_create(struct k3_trace **trace, const char *dir, size_t most_tasks);
+/** Ends recording; NULL is legal. */
+void k3i_trace_starpu_destroy(struct k3_trace *trace);
+/** Makes a task report to its record. */
+void k3i_trace_starpu_attach(struct starpu_task *task, struct k3_trace_record *record);
+
+#endif

@@ -1,0 +1,214 @@
+/* k3_bench op from outside: its table, its exit statuses, and that no result goes without a
+ * comparison: each output of each case is spoilt once. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../tests/bench/bench.h"
+#include "program.h"
+#include "scratch.h"
+
+#define TEST(name) Test(bench_op, name, .init = scratch_start, .fini = scratch_stop, .timeout = 120)
+
+/* Odd sizes: rows and chunks are not whole blocks. */
+#define SMALL "--model tiny --tokens 33 --sequence 130 --repeat 2"
+enum { COLUMNS = 15 };
+enum column {
+	FAMILY,
+	CASE,
+	MODEL,
+	SHAPE,
+	ERROR,
+	MEDIAN,
+	P10,
+	P90,
+	RATE,
+	UNIT,
+	LIMIT,
+	LIMIT_RATE,
+	SHARE,
+	TARGET,
+	VERDICT
+};
+
+/* The next line of the table at *p, cut in columns in place; false at the end. Comments are passed
+ * over. */
+static bool
+next_line(char **p, char **column, size_t want)
+{
+	while (**p == '#')
+		*p += strcspn(*p, "\n") + 1;
+	if (!**p)
+		return false;
+	char *line = *p;
+	*p += strcspn(line, "\n");
+	if (**p)
+		*(*p)++ = '\0';
+	for (size_t i = 0; i < want; i++) {
+		column[i] = strsep(&line, "\t");
+		cr_assert_not_null(column[i], "a line has %zu columns", i);
+	}
+	cr_assert_null(line, "a line has more than %zu columns", want);
+	return true;
+}
+
+static int
+status_of(const char *args)
+{
+	struct program_result r = program_run("", "k3_bench", "%s", args);
+
+	program_free(&r);
+	return r.status;
+}
+
+TEST(a_table_of_all_families_with_a_verdict_that_follows_from_the_share)
+{
+	static const char *const families[] = {"embed", "attnres", "kda",  "mla",
+					       "moe",	"glu",	   "loss", "optim"};
+	struct program_result r = program_run("", "k3_bench", "op all " SMALL);
+	char *p = r.out, *c[COLUMNS];
+	size_t lines = 0, of[8] = {0};
+
+	cr_assert_eq(r.status, 0, "status %d: %s", r.status, scratch_log());
+	cr_assert(next_line(&p, c, COLUMNS) && strcmp(c[FAMILY], "family") == 0 &&
+		  strcmp(c[VERDICT], "verdict") == 0);
+	for (; next_line(&p, c, COLUMNS); lines++) {
+		double share = strtod(c[SHARE], NULL), median = strtod(c[MEDIAN], NULL);
+		const char *verdict = share >= strtod(c[TARGET], NULL) ? "met" : "short";
+		for (size_t i = 0; i < 8; i++)
+			of[i] += strcmp(c[FAMILY], families[i]) == 0;
+		cr_assert(share > 0 && isfinite(share), "%s has share %s", c[CASE], c[SHARE]);
+		cr_assert(strtod(c[P10], NULL) <= median && median <= strtod(c[P90], NULL),
+			  "%s has %s %s %s", c[CASE], c[P10], c[MEDIAN], c[P90]);
+		cr_assert_str_eq(c[VERDICT], strcmp(c[TARGET], "-") == 0 ? "-" : verdict, "%s",
+				 c[CASE]);
+		cr_assert(strtod(c[ERROR], NULL) < 1e-3);
+	}
+	for (size_t i = 0; i < 8; i++)
+		cr_assert_gt(of[i], 0, "no case of %s", families[i]);
+	program_free(&r);
+}
+
+/* The count of a case is its rate times its time. */
+static double
+amount(const char *name, const char *unit)
+{
+	struct program_result r =
+		program_run("", "k3_bench", "op all " SMALL " --filter tiny/%s", name);
+	char *p = r.out, *c[COLUMNS];
+
+	while (next_line(&p, c, COLUMNS))
+		if (strcmp(c[CASE], name) == 0) {
+			double a = 1e3 * strtod(c[RATE], NULL) * strtod(c[MEDIAN], NULL);
+			cr_assert_str_eq(c[UNIT], unit);
+			program_free(&r);
+			return a;
+		}
+	program_free(&r);
+	cr_assert_fail("no line of %s: %s", name, scratch_log());
+	return NAN;
+}
+
+static void
+expect_amount(const char *name, const char *unit, double want)
+{
+	double got = amount(name, unit);
+
+	cr_expect_float_eq(got, want, 1e-6 * want, "%s counts %.9g, expected %.9g", name, got,
+			   want);
+}
+
+TEST(counts_are_those_of_the_formulas)
+{
+	/* tiny: d = 64, P = 2 x 32, f = 128; 33 rows */
+	expect_amount("kda_proj_fwd", "GFLOP/s", 2.0 * 33 * 64 * 64 * 3);
+	expect_amount("dense_ffn_bwd_dw", "GFLOP/s", 2.0 * 33 * 64 * 128 * 3);
+	/* 130 rows are 3 chunks of 2 heads, each 64 x 64 x 32 five times and 64 x 32 x 32 three
+	 * times forward, ten and six times backward */
+	expect_amount("kda_chunk", "GFLOP/s", 2.0 * 6 * 3 * (64 * 64 * 32 * 5 + 64 * 32 * 32 * 3));
+	/* 33 x 34 / 2 pairs of 2 heads, key width 24, value width 16 */
+	expect_amount("mla_attn", "GFLOP/s", 2.0 * 561 * (8 * 24 + 6 * 16));
+	/* every token goes to 2 experts, whatever the routes: r = 32, f = 24 */
+	expect_amount("expert_ffn_skewed", "GFLOP/s", 2.0 * 66 * 3 * 32 * 24);
+	expect_amount("adamw_step", "GB/s", 28.0 * 64 * 128);
+}
+
+TEST(every_output_of_every_case_is_compared)
+{
+	struct program_result list = program_run("", "k3_bench", "op all --list " SMALL);
+	char *p = list.out, *c[3];
+	size_t n = 0;
+
+	cr_assert_eq(list.status, 0);
+	for (; next_line(&p, c, 3); n++) {
+		struct program_result r = program_run(
+			"", "k3_bench", "op %s " SMALL " --filter tiny/%s --plant-fault %s/%s",
+			c[0], c[1], c[1], c[2]);
+		const char *log = scratch_log();
+		char *q = r.out, *row[COLUMNS];
+		bool found = false;
+
+		cr_assert_eq(r.status, 1, "%s/%s spoilt: status %d", c[1], c[2], r.status);
+		cr_assert(strstr(log, c[1]) && strstr(log, "is wrong"), "the message is %s", log);
+		while (next_line(&q, row, COLUMNS))
+			if (strcmp(row[CASE], c[1]) == 0) {
+				cr_assert_str_eq(row[VERDICT], "wrong");
+				cr_assert_str_eq(row[MEDIAN], "-", "a wrong case was timed");
+				found = true;
+			}
+		cr_assert(found, "no line of %s", c[1]);
+		program_free(&r);
+	}
+	cr_assert_gt(n, 80, "only %zu outputs", n);
+	program_free(&list);
+}
+
+TEST(wrong_usage_has_status_2_and_a_message)
+{
+	static const char *const args[] = {
+		"",
+		"oops",
+		"op",
+		"op kda mla",
+		"op conv",
+		"op kda --tokens 0",
+		"op kda --repeat x",
+		"op kda --model nothing",
+		"op kda --speed 3",
+		"op kda --filter nothing " SMALL,
+		"op kda --filter kda_proj --plant-fault kda_proj_fwd/nothing " SMALL,
+	};
+
+	for (size_t i = 0; i < sizeof(args) / sizeof(args[0]); i++) {
+		cr_assert_eq(status_of(args[i]), 2, "k3_bench %s", args[i]);
+		cr_assert(strlen(scratch_log()) > 20, "k3_bench %s says nothing", args[i]);
+	}
+	cr_assert_eq(status_of("--help"), 0);
+	cr_assert_eq(status_of("--version"), 0);
+	cr_assert_eq(status_of("op --help"), 0);
+}
+
+TEST(the_machine_is_named)
+{
+	struct program_result r =
+		program_run("", "k3_bench", "op optim " SMALL " --filter grad_norm");
+
+	cr_assert_not_null(strstr(r.out, "\n# processor "));
+	cr_assert_not_null(strstr(r.out, "1 thread"));
+#ifdef K3_HAVE_OPENBLAS
+	cr_assert_not_null(strstr(r.out, "\n# OpenBLAS core "));
+#endif
+	program_free(&r);
+}
+
+TEST(a_quantile_lies_between_the_neighbours)
+{
+	double x[] = {3, 1, 2}, y[] = {10, 0}, z[] = {7};
+
+	cr_assert_float_eq(bench_quantile(x, 3, 0.5), 2, 0);
+	cr_assert(x[0] == 1 && x[2] == 3, "the numbers are sorted");
+	cr_assert_float_eq(bench_quantile(x, 3, 0.1), 1.2, 1e-12);
+	cr_assert_float_eq(bench_quantile(y, 2, 0.9), 9, 1e-12);
+	cr_assert_float_eq(bench_quantile(z, 1, 0.9), 7, 0);
+}

@@ -1,0 +1,71 @@
+#include "trace_case.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+
+#include "../common/status.h"
+#include "scratch.h"
+
+static int64_t clock_ns;
+
+static int64_t
+ns(double us)
+{
+	return llround(us * 1e3);
+}
+
+static int64_t
+clock_now(void)
+{
+	return clock_ns;
+}
+
+void
+trace_case_now(double us)
+{
+	clock_ns = ns(us);
+}
+
+struct k3_trace *
+trace_case(size_t most_tasks, bool signals)
+{
+	static const char *const names[] = {"cpu0", "cpu1"};
+	struct k3_trace_options o = {.dir = scratch_path("t"),
+				     .most_tasks = most_tasks,
+				     .n_workers = 2,
+				     .worker_name = names,
+				     .now_ns = clock_now,
+				     .signals = signals};
+	struct k3_trace *trace;
+
+	clock_ns = INT64_MAX;
+	cr_assert_eq(k3_trace_create(&trace, &o), K3_OK, "%s", scratch_log());
+	return trace;
+}
+
+struct k3_trace_record *
+trace_case_submit(struct k3_trace *trace, enum k3_op op, enum k3_pass pass, int layer, int tile,
+		  int group)
+{
+	struct k3_task task = {.op = (uint16_t)op,
+			       .pass = (uint8_t)pass,
+			       .layer = (int16_t)layer,
+			       .tile = tile,
+			       .group = group,
+			       .n_access = 3,
+			       .name = "a name that does not live long",
+			       .flops = 1000};
+
+	return k3_trace_submit(trace, &task);
+}
+
+void
+trace_case_ran(struct k3_trace *trace, enum k3_op op, enum k3_pass pass, int layer, int worker,
+	       double ready, double start, double end)
+{
+	struct k3_trace_record *r = trace_case_submit(trace, op, pass, layer, -1, -1);
+
+	cr_assert_not_null(r);
+	k3_trace_start(r, worker, ns(start));
+	k3_trace_end(r, worker, ns(ready), ns(start), ns(end));
+}

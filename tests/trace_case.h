@@ -1,0 +1,18 @@
+/* What the tests of traces share: a trace without StarPU, whose clock the test sets. */
+#ifndef K3_TESTS_TRACE_CASE_H
+#define K3_TESTS_TRACE_CASE_H
+#include "../tasks/trace.h"
+
+/** A trace of workers "cpu0", "cpu1" into folder "t" of the scratch folder; most_tasks 0: the
+ * default. */
+struct k3_trace *trace_case(size_t most_tasks, bool signals);
+/** What the clock tells from now on, us. */
+void trace_case_now(double us);
+/** A task of layer, tile and group that is submitted now. */
+struct k3_trace_record *trace_case_submit(struct k3_trace *trace, enum k3_op op, enum k3_pass pass,
+					  int layer, int tile, int group);
+/** One that ran from start to end (us) on a worker and was ready at `ready`. */
+void trace_case_ran(struct k3_trace *trace, enum k3_op op, enum k3_pass pass, int layer, int worker,
+		    double ready, double start, double end);
+
+#endif
