@@ -49,11 +49,11 @@ libk3_la_SOURCES += \
 	codelets/optim/hash_cpu.c \
 	codelets/optim/param_init_cpu.c \
 	codelets/optim/router_bias_cpu.c \
-	codelets/vec/vec_lanes.h \
 	codelets/vec/vec.h \
 	codelets/vec/vec_act.h \
 	codelets/vec/vec_avx2_cpu.c \
 	codelets/vec/vec_avx512_cpu.c \
 	codelets/vec/vec_cpu.c \
+	codelets/vec/vec_lanes.h \
 	codelets/vec/vec_sum.h \
 	codelets/vec/vec_table.h

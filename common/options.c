@@ -89,12 +89,18 @@ set_tile(const struct k3_option *o, const char *value)
 		*(long long *)o->target = 0;
 		return K3_OK;
 	}
+	if (o->lo < 0 && strcmp(value, "auto") == 0) {
+		*(long long *)o->target = K3_TILE_AUTO;
+		return K3_OK;
+	}
 	as_int.lo = 64;
 	as_int.hi = 1 << 30;
 	if (set_int(&as_int, value) != K3_OK)
 		return K3_EINVAL;
 	if (*(long long *)o->target % 64 != 0)
-		return refuse(o, value, "a multiple of 64, or all");
+		return refuse(o, value,
+		              o->lo < 0 ? "a multiple of 64, all, or auto"
+		                        : "a multiple of 64, or all");
 	return K3_OK;
 }
 

@@ -9,8 +9,10 @@ enum k3_option_kind {
 	K3_OPT_STRING, /* const char ** */
 	K3_OPT_INT,    /* long long *, lo .. hi */
 	K3_OPT_REAL,   /* double *, lo .. hi, finite */
-	K3_OPT_TILE    /* long long *: a multiple of 64, or all, which gives 0 */
+	K3_OPT_TILE    /* long long *: a multiple of 64, or all, which gives 0; where lo is K3_TILE_AUTO
+	                  also auto, which gives that */
 };
+enum { K3_TILE_AUTO = -1 };
 
 struct k3_option {
 	const char *name;   /* without the dashes */

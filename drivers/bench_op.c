@@ -178,7 +178,9 @@ k3_bench_op(int argc, char **argv)
 			   "k3_bench op", "[OPTIONS] FAMILY|all",
 			   "Checks each operation against a plain form, then times it on one "
 			   "thread in turns with a limit of the machine.\n"
-			   "Families: embed attnres kda mla moe glu loss optim.",
+			   "Families: embed attnres kda mla moe glu loss optim. Targets are the "
+			   "shares that "
+			   "are asked for; a share below does not change the exit status.",
 			   table, sizeof(table) / sizeof(table[0]), argc, argv, &first);
 
 	if (ret == K3_EINTR)

@@ -10,17 +10,19 @@
 #include "../common/log.h"
 #include "../common/options.h"
 #include "../common/status.h"
+#include "../planner/activations.h"
 #include "bench.h"
 #include "bench_step.h"
+#include "session.h"
 
 enum { MOST_DOCS = 4096, MOST_SCHEDULERS = 64 };
 
 struct step_options {
-	const char *model, *documents, *scheduler;
-	long long layers, vocab, tokens, accumulate, tile_tokens, workers, window, steps, rounds,
-		warmup, seed;
-	double limit_s;
-	bool compare_workers, fingerprint;
+	const char *model, *documents, *scheduler, *activations, *trace;
+	long long layers, vocab, tokens, accumulate, workers, window, steps, rounds, warmup, seed;
+	struct k3_cut cut;
+	double memory_gib, limit_s;
+	bool compare_workers, fingerprint, check;
 };
 
 struct row {
@@ -65,7 +67,8 @@ enum { N_COLUMNS = sizeof(columns) / sizeof(columns[0]) };
 static void
 print_header(void)
 {
-	printf("model\tlayers\tvocab\ttokens\taccumulate\ttile\tscheduler\tworkers\tstarpu\tblas");
+	printf("model\tlayers\tvocab\ttokens\taccumulate\ttile\tactivations\tscheduler\tworkers\tst"
+	       "arpu\tblas");
 	for (size_t i = 0; i < N_COLUMNS; i++)
 		printf("\t%s", columns[i].name);
 	printf("\tfingerprint\tsame\tstatus\n");
@@ -77,15 +80,18 @@ print_row(const struct step_options *o, const struct k3i_step_case *what, const 
 	const struct k3i_step_result *x = &r->result;
 	char tile[24] = "all";
 
-	if (o->tile_tokens)
-		snprintf(tile, sizeof(tile), "%lld", o->tile_tokens);
-	printf("%s\t%u\t%u\t%lld\t%zu\t%s\t%s\t%.9g\t%s\t%s", what->config.name,
+	if (o->cut.tile_tokens)
+		snprintf(tile, sizeof(tile), "%lld", o->cut.tile_tokens);
+	char *activations = k3_activations_text(what->plan.activations, what->config.layers);
+	printf("%s\t%u\t%u\t%lld\t%zu\t%s\t%s\t%s\t%.9g\t%s\t%s", what->config.name,
 	       what->config.layers, what->config.vocab, o->tokens, what->accumulate, tile,
+	       activations ? activations : "?",
 	       x->scheduler[0]	 ? x->scheduler
 	       : what->scheduler ? what->scheduler
 				 : "-",
 	       x->finished ? x->workers : what->workers, x->starpu[0] ? x->starpu : "-",
 	       x->blas[0] ? x->blas : "-");
+	free(activations);
 	for (size_t i = 0; i < N_COLUMNS; i++) {
 		double value = *(const double *)((const char *)r + columns[i].offset);
 		if (x->finished && value != 0)
@@ -135,6 +141,21 @@ parse_documents(struct step_options *o, struct k3i_step_case *what)
 	return K3_OK;
 }
 
+/* As k3_train does: what was asked for, or what the limit of memory needs. */
+static int
+choose_activations(const struct step_options *o, struct k3i_step_case *what)
+{
+	struct k3_run_shape shape = {(size_t)o->tokens, (uint32_t)o->accumulate, false};
+
+	if (o->activations)
+		return k3_activations_parse(what->plan.activations, what->config.layers,
+					    o->activations);
+	if (o->memory_gib > 0)
+		return k3_activations_choose(&what->plan, &what->config, &shape,
+					     (uint64_t)(o->memory_gib * (1u << 30)));
+	return K3_OK;
+}
+
 static int
 make_case(struct step_options *o, struct k3i_step_case *what)
 {
@@ -150,8 +171,11 @@ make_case(struct step_options *o, struct k3i_step_case *what)
 	K3_TRY(k3_config_check(c));
 	K3_TRY(parse_documents(o, what));
 	k3_plan_options_init(&what->plan);
-	what->plan.tile_tokens = (uint32_t)o->tile_tokens;
+	K3_TRY(k3_session_cut(&what->plan, &what->machine, &o->cut, c, (size_t)o->tokens));
 	what->plan.fingerprint = o->fingerprint;
+	K3_TRY(choose_activations(o, what));
+	what->trace_dir = o->trace;
+	what->check_only = o->check;
 	what->accumulate = (size_t)o->accumulate;
 	what->seed = (uint64_t)o->seed;
 	what->steps = (uint64_t)o->steps;
@@ -167,6 +191,8 @@ known_scheduler(const char *name)
 {
 	struct starpu_sched_policy **p = starpu_sched_get_predefined_policies();
 
+	if (getenv("STARPU_SCHED_LIB"))
+		return true; /* may hold any */
 	for (; *p; p++)
 		if (strcmp((*p)->policy_name, name) == 0)
 			return true;
@@ -267,8 +293,11 @@ parse(struct step_options *o, int argc, char **argv)
 		 "lengths of a microbatch's documents, instead of --tokens", false},
 		{"accumulate", "M", K3_OPT_INT, &o->accumulate, 1, 1e6,
 		 "microbatches of a step (1)", false},
-		{"tile-tokens", "N|all", K3_OPT_TILE, &o->tile_tokens, 0, 0,
-		 "rows of a token tile: a multiple of 64, or all (all)", false},
+		{"activations", "POLICY", K3_OPT_STRING, &o->activations, 0, 0,
+		 "keep, recompute, or A-B:keep,C-D:recompute by layers (keep)", false},
+		{"memory", "GIB", K3_OPT_REAL, &o->memory_gib, 1e-6, 1e9,
+		 "limit of a memory node: recomputes as many layers as that needs", false},
+		K3_CUT_OPTIONS(&o->cut),
 		{"workers", "N", K3_OPT_INT, &o->workers, 1, 4096,
 		 "CPU workers (STARPU_NCPU, or all cores)", false},
 		{"compare-workers", NULL, K3_OPT_SWITCH, &o->compare_workers, 0, 0,
@@ -287,6 +316,9 @@ parse(struct step_options *o, int argc, char **argv)
 		 false},
 		{"fingerprint", NULL, K3_OPT_SWITCH, &o->fingerprint, 0, 0,
 		 "compares bits of loss, gradients and parameters, twice and between rows", false},
+		{"trace", "DIR", K3_OPT_STRING, &o->trace, 0, 0,
+		 "records all tasks of a single row, as k3_train does", false},
+		{"check", NULL, K3_OPT_SWITCH, &o->check, 0, 0, "checks and times nothing", false},
 		{"limit", "SECONDS", K3_OPT_REAL, &o->limit_s, 1, 1e6,
 		 "time after which a row is given up (600)", false},
 	};
@@ -309,6 +341,13 @@ parse(struct step_options *o, int argc, char **argv)
 	}
 	if (!o->model) {
 		k3_error("drivers", "--model is missing (--help tells more)");
+		K3_TRY(K3_EINVAL);
+	}
+	if (o->trace &&
+	    (o->compare_workers ||
+	     (o->scheduler && (strchr(o->scheduler, ',') || strcmp(o->scheduler, "all") == 0)))) {
+		k3_error("drivers", "--trace %s: takes one scheduler and no --compare-workers",
+			 o->trace);
 		ret = K3_EINVAL;
 	}
 out:

@@ -6,12 +6,15 @@
 struct k3i_step_case {
 	struct k3_config config;
 	struct k3_plan_options plan;
-	const char *scheduler; /* NULL: the user's, or StarPU's own choice */
-	uint32_t workers;      /* 0: the user's, or all cores */
+	struct k3_machine machine; /* plan.machine points here */
+	const char *scheduler;	   /* NULL: the user's, or StarPU's own choice */
+	uint32_t workers;	   /* 0: the user's, or all cores */
 	size_t accumulate;
 	size_t n_docs, *doc_tokens; /* documents of each microbatch */
 	uint64_t seed, steps, rounds, warmup;
 	uint32_t window;
+	bool check_only;       /* no figures */
+	const char *trace_dir; /* NULL: nothing is traced */
 };
 
 /* Plain data: it goes through a pipe. */

@@ -15,7 +15,8 @@
 
 int
 k3_eval_open(struct k3_session *session, const char *path, uint32_t tile_tokens,
-	     const struct k3_runtime_options *runtime, bool cut_state)
+	     const struct k3_runtime_options *runtime, bool cut_state,
+	     const struct k3_machine *machine)
 {
 	struct k3_plan_options options;
 	struct k3_config config;
@@ -35,6 +36,7 @@ k3_eval_open(struct k3_session *session, const char *path, uint32_t tile_tokens,
 	k3_plan_options_init(&options);
 	options.tile_tokens = tile_tokens;
 	options.cut_state = cut_state;
+	options.machine = machine;
 	K3_TRY(k3_st_open(&st, folder));
 	K3_TRY(k3_session_open(session, &config, &options, runtime));
 	K3_TRY(k3_checkpoint_load_params(session->store, st));

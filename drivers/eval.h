@@ -7,9 +7,11 @@
  * Opens a session on a checkpoint folder (config.json and weights; a folder of checkpoints: the
  * newest complete one).
  * @param cut_state  as in k3_plan_options: for tests
+ * @param machine    whose rates the costs are; NULL: defaults
  */
 int k3_eval_open(struct k3_session *session, const char *path, uint32_t tile_tokens,
-		 const struct k3_runtime_options *runtime, bool cut_state);
+		 const struct k3_runtime_options *runtime, bool cut_state,
+		 const struct k3_machine *machine);
 
 /**
  * Continues a prompt byte by byte.

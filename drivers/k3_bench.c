@@ -15,6 +15,8 @@ static const struct {
 } parts[] = {
 	{"op", k3_bench_op, "checks operations against plain forms, then times them"},
 	{"step", k3_bench_step, "times whole training steps on random ids"},
+	{"calibrate", k3_bench_calibrate,
+	 "measures the rates that the planner's costs are made of"},
 };
 static const size_t n_parts = sizeof(parts) / sizeof(parts[0]);
 

@@ -49,7 +49,8 @@ main(int argc, char **argv)
 {
 	const char *load = NULL, *data = NULL, *prompt = NULL;
 	long long tokens = 1024, bytes = 200, seed = 0, tile = 0, window = 0, trace_tasks = 0;
-	const char *trace = NULL;
+	const char *trace = NULL, *machine_file = NULL;
+	struct k3_machine machine;
 	double temperature = 0;
 	bool cut_state = false;
 	struct k3_option table[] = {
@@ -68,6 +69,7 @@ main(int argc, char **argv)
 		{"seed", "N", K3_OPT_INT, &seed, 0, 9e15, "of sampling (0)", false},
 		{"tile-tokens", "N|all", K3_OPT_TILE, &tile, 0, 0,
 		 "rows of a token tile: a multiple of 64, or all (all)", false},
+		K3_MACHINE_OPTION(&machine_file),
 		{"window", "N", K3_OPT_INT, &window, 0, 1e9,
 		 "most tasks in flight; 0: unlimited (0)", false},
 		{"cut-state", NULL, K3_OPT_SWITCH, &cut_state, 0, 0,
@@ -92,11 +94,12 @@ main(int argc, char **argv)
 				      : "one of --data and --prompt is needed");
 		K3_TRY(K3_EINVAL);
 	}
+	K3_TRY(k3_session_machine(&machine, machine_file));
 	K3_TRY(k3_eval_open(&session, load, (uint32_t)tile,
 			    &(struct k3_runtime_options){.window = (uint32_t)window,
 							 .trace_dir = trace,
 							 .trace_most_tasks = (size_t)trace_tasks},
-			    cut_state));
+			    cut_state, &machine));
 	if (data)
 		K3_TRY(k3_session_check_data(&session, data));
 	status = 1;

@@ -14,17 +14,20 @@
 #include "../planner/mesh.h"
 #include "../planner/plan_check.h"
 #include "plan_tool.h"
+#include "session.h"
 
 enum { EXIT_USAGE = 2, NOTHING_TO_DO = -1 };
 
 struct arguments {
 	const char *model, *documents, *mesh_text, *activations, *dot, *dot_layers, *json;
-	long long layers, vocab, tokens, tile_tokens, accumulate;
+	long long layers, vocab, tokens, accumulate;
+	struct k3_cut cut;
 	double memory_gib;
 	bool tsv, critical_path;
 	struct k3_mesh mesh;
+	struct k3_machine machine;
+	struct k3_plan_options options; /* of every rank */
 	struct k3_dot_layers shown;
-	uint8_t policy[K3_MAX_LAYERS];
 };
 
 /* 0, EXIT_USAGE or NOTHING_TO_DO. */
@@ -43,8 +46,7 @@ parse(int argc, char **argv, struct arguments *a)
 		 false},
 		{"documents", "A,B,...", K3_OPT_STRING, &a->documents, 0, 0,
 		 "their lengths; what is left of T is padding (one document)", false},
-		{"tile-tokens", "N|all", K3_OPT_TILE, &a->tile_tokens, 0, 0,
-		 "rows of a token tile: a multiple of 64, or all", false},
+		K3_CUT_OPTIONS(&a->cut),
 		{"accumulate", "M", K3_OPT_INT, &a->accumulate, 1, 1e6,
 		 "microbatches of a step (1)", false},
 		{"mesh", "KEY=N,...", K3_OPT_STRING, &a->mesh_text, 0, 0,
@@ -178,23 +180,13 @@ make_layout(const struct arguments *a)
 	return doc_ids;
 }
 
-static void
-plan_options(const struct arguments *a, struct k3_plan_options *options)
-{
-	k3_plan_options_init(options);
-	options->tile_tokens = (uint32_t)a->tile_tokens;
-	options->mesh = a->mesh;
-}
-
 /* Refuses sizes that no plan can have, for the smallest plans of the mesh: those of rank 0. */
 static int
 check_size(const struct arguments *a, const struct k3_config *config)
 {
-	struct k3_plan_options options;
 	struct k3_model *model;
+	int ret = k3_model_create(&model, config, &a->options);
 
-	plan_options(a, &options);
-	int ret = k3_model_create(&model, config, &options);
 	if (ret == K3_OK)
 		ret = k3_plan_check_tokens(model, (size_t)a->tokens, true);
 	k3_model_destroy(model);
@@ -213,22 +205,20 @@ static int
 choose_activations(struct arguments *a, const struct k3_config *config, bool *refused)
 {
 	struct k3_run_shape shape = {(size_t)a->tokens, (uint32_t)a->accumulate, false};
-	struct k3_plan_options options;
 	int ret;
 
 	if (a->activations)
-		return k3_activations_parse(a->policy, config->layers, a->activations);
+		return k3_activations_parse(a->options.activations, config->layers, a->activations);
 	if (!limit_bytes(a))
 		return K3_OK;
-	plan_options(a, &options);
-	options.mesh.rank = a->mesh.cp - 1;
-	ret = k3_activations_choose(&options, config, &shape, limit_bytes(a));
+	a->options.mesh.rank = a->mesh.cp - 1;
+	ret = k3_activations_choose(&a->options, config, &shape, limit_bytes(a));
 	if (ret == K3_ELIMIT) {
 		*refused = true;
-		memset(a->policy, K3_RECOMPUTE, sizeof(a->policy));
-		return K3_OK;
+		memset(a->options.activations, K3_RECOMPUTE, sizeof(a->options.activations));
+		ret = K3_OK;
 	}
-	memcpy(a->policy, options.activations, sizeof(a->policy));
+	a->options.mesh.rank = 0;
 	return ret;
 }
 
@@ -262,19 +252,22 @@ run(struct arguments *a, const struct k3_config *config)
 	struct k3_plan_request rq;
 	int32_t *doc_ids = NULL;
 	bool refused = false;
-	int ret = check_size(a, config), status = EXIT_FAILURE;
+	int ret, status = EXIT_FAILURE;
 
+	k3_plan_options_init(&a->options);
+	a->options.mesh = a->mesh;
+	ret = k3_session_cut(&a->options, &a->machine, &a->cut, config, (size_t)a->tokens);
+	if (ret != K3_OK)
+		return EXIT_USAGE;
+	ret = check_size(a, config);
 	if (ret == K3_OK)
 		ret = choose_activations(a, config, &refused);
-
 	if (ret == K3_OK) {
 		doc_ids = make_layout(a);
 		rq = (struct k3_plan_request){
-			.mesh = a->mesh,
+			.options = &a->options,
 			.n_tokens = (size_t)a->tokens,
 			.doc_ids = doc_ids,
-			.tile_tokens = (uint32_t)a->tile_tokens,
-			.activations = a->policy,
 			.accumulate = (uint64_t)a->accumulate,
 			.dot = a->dot,
 			.json = a->json,

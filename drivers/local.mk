@@ -2,18 +2,24 @@
 noinst_LTLIBRARIES += drivers/libdrivers.la
 drivers_libdrivers_la_SOURCES = \
 	drivers/bench.h \
+	drivers/bench_calibrate.c \
 	drivers/bench_op.c \
 	drivers/bench_sgemm.c \
 	drivers/bench_step.c \
 	drivers/bench_step.h \
 	drivers/bench_step_child.c \
 	drivers/bench_step_run.c \
+	drivers/calibrate.h \
+	drivers/calibrate_machine.c \
+	drivers/calibrate_model.c \
 	drivers/data_tool.c \
 	drivers/data_tool.h \
 	drivers/eval.c \
 	drivers/eval.h \
 	drivers/plan_tool.c \
 	drivers/plan_tool.h \
+	drivers/serial.c \
+	drivers/serial.h \
 	drivers/session.c \
 	drivers/session.h \
 	drivers/train.h \

@@ -141,15 +141,11 @@ out:
 static int
 plan_rank(struct job *job, uint64_t *n_tasks)
 {
-	struct k3_plan_options options;
+	struct k3_plan_options options = *job->rq->options;
 	struct k3_plan_result *res = job->result;
 	struct k3_model *model;
 	int ret;
 
-	k3_plan_options_init(&options);
-	options.tile_tokens = job->rq->tile_tokens;
-	options.mesh = job->rq->mesh;
-	memcpy(options.activations, job->rq->activations, sizeof(options.activations));
 	options.mesh.rank = job->rank;
 	ret = k3_model_create(&model, job->config, &options);
 	if (ret != K3_OK)
@@ -176,7 +172,7 @@ int
 k3_plan_all(const struct k3_plan_request *request, const struct k3_config *config,
 	    struct k3_plan_result *result)
 {
-	uint32_t ranks = k3_mesh_ranks(&request->mesh), cp = request->mesh.cp;
+	uint32_t ranks = k3_mesh_ranks(&request->options->mesh), cp = request->options->mesh.cp;
 	struct job job = {.rq = request,
 			  .config = config,
 			  .layout = {request->n_tokens, request->doc_ids},

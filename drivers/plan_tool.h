@@ -4,11 +4,9 @@
 #include "../planner/plan_print.h"
 
 struct k3_plan_request {
-	struct k3_mesh mesh;
-	size_t n_tokens; /* of a microbatch of one data-parallel rank */
+	const struct k3_plan_options *options; /* of every rank, but for mesh.rank */
+	size_t n_tokens;		       /* of a microbatch of one data-parallel rank */
 	const int32_t *doc_ids;
-	uint32_t tile_tokens;
-	const uint8_t *activations; /* [K3_MAX_LAYERS] */
 	uint64_t accumulate;
 	const char *dot, *json; /* files to write; NULL: none */
 	const struct k3_dot_layers *dot_layers;

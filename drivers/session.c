@@ -1,13 +1,68 @@
 #include "session.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "../common/log.h"
+#include "../common/options.h"
 #include "../common/status.h"
+#include "../planner/choose.h"
 #include "../planner/plan_check.h"
 
 enum { CACHED_PLANS = 64 };
+
+int
+k3_session_machine(struct k3_machine *machine, const char *file)
+{
+	return k3_machine_open(machine, file, k3_runtime_blas(NULL), k3_runtime_cores());
+}
+
+static int
+choose(struct k3_cut *cut, struct k3_plan_options *options, const struct k3_config *config,
+       size_t tokens)
+{
+	const struct k3_machine *m = options->machine;
+	struct k3_choice choice;
+	char tile[32] = "all", experts[48] = "";
+	int ret;
+
+	K3_TRY(k3_choose(&choice, config, options, tokens));
+	k3_choice_apply(&choice, options);
+	cut->tile_tokens = choice.tile_tokens;
+	cut->kda_groups = choice.kda_groups;
+	cut->mla_groups = choice.mla_groups;
+	cut->expert_groups = choice.expert_groups;
+	if (choice.tile_tokens)
+		snprintf(tile, sizeof(tile), "%u", choice.tile_tokens);
+	if (choice.expert_groups)
+		snprintf(experts, sizeof(experts), " --expert-groups %u", choice.expert_groups);
+	k3_info("drivers",
+		"chosen for %u cores by %s rates: --tile-tokens %s --kda-groups %u --mla-groups "
+		"%u%s; tasks of %.3g ms on average",
+		m->cores, m->measured ? "measured" : "default", tile, choice.kda_groups,
+		choice.mla_groups, experts, choice.estimate.mean_task_us * 1e-3);
+out:
+	return ret;
+}
+
+int
+k3_session_cut(struct k3_plan_options *options, struct k3_machine *machine, struct k3_cut *cut,
+	       const struct k3_config *config, size_t tokens)
+{
+	int ret;
+
+	options->machine = machine;
+	options->kda_groups = (uint32_t)cut->kda_groups;
+	options->mla_groups = (uint32_t)cut->mla_groups;
+	options->expert_groups = (uint32_t)cut->expert_groups;
+	K3_TRY(k3_session_machine(machine, cut->machine));
+	if (cut->tile_tokens == K3_TILE_AUTO)
+		K3_TRY(choose(cut, options, config, tokens));
+	options->tile_tokens = (uint32_t)cut->tile_tokens;
+out:
+	return ret;
+}
 
 int
 k3_session_open(struct k3_session *session, const struct k3_config *config,

@@ -33,6 +33,49 @@ struct k3_session {
 	uint64_t clock;		      /* grows with each step or evaluation: age of cached plans */
 };
 
+/** The machine that costs are those of: k3_machine_open with this program's BLAS and cores. */
+int k3_session_machine(struct k3_machine *machine, const char *file);
+/* Rows of an option table: how a model is cut, and the machine whose rates decide. */
+#define K3_MACHINE_OPTION(file)                                                                    \
+	{                                                                                          \
+		"machine", "FILE", K3_OPT_STRING, (file), 0, 0,                                    \
+			"rates of the machine, from k3_bench calibrate ($K3_MACHINE, or in the "   \
+			"user's configuration)",                                                   \
+			false                                                                      \
+	}
+#define K3_GROUPS_OPTION(name, target, what)                                                       \
+	{                                                                                          \
+		name, "N", K3_OPT_INT, (target), 1, 65536,                                         \
+			"groups that the " what " are cut in (2, or chosen with the tile)", false  \
+	}
+#define K3_CUT_OPTIONS(cut)                                                                        \
+	{"tile-tokens",                                                                            \
+	 "N|all|auto",                                                                             \
+	 K3_OPT_TILE,                                                                              \
+	 &(cut)->tile_tokens,                                                                      \
+	 K3_TILE_AUTO,                                                                             \
+	 0,                                                                                        \
+	 "rows of a token tile: a multiple of 64, all, or chosen for the machine (all)",           \
+	 false},                                                                                   \
+		K3_GROUPS_OPTION("kda-groups", &(cut)->kda_groups, "KDA heads"),                   \
+		K3_GROUPS_OPTION("mla-groups", &(cut)->mla_groups, "MLA heads"),                   \
+		K3_GROUPS_OPTION("expert-groups", &(cut)->expert_groups, "experts"),               \
+		K3_MACHINE_OPTION(&(cut)->machine)
+
+struct k3_cut {
+	long long tile_tokens;				 /* K3_TILE_AUTO: to be chosen */
+	long long kda_groups, mla_groups, expert_groups; /* 0: as the planner does, or chosen */
+	const char *machine;				 /* file; NULL: where it is looked for */
+};
+
+/**
+ * Reads the machine and writes the cut into options; what was to be chosen is chosen, said, and
+ * stands in cut as a number afterwards.
+ * @param machine  out; options point to it
+ */
+int k3_session_cut(struct k3_plan_options *options, struct k3_machine *machine, struct k3_cut *cut,
+		   const struct k3_config *config, size_t tokens);
+
 /**
  * Starts StarPU, makes the model's handles. Values are not set: run k3_session_init or load a
  * checkpoint.

@@ -10,10 +10,11 @@ struct k3_train_options {
 		*eval_log, *trace;
 	long long layers, vocab; /* 0: as the preset says */
 	long long tokens, accumulate, steps, stop_after, eval_every, save_every, warmup, seed,
-		tile_tokens, window, trace_tasks;
+		window, trace_tasks;
+	struct k3_cut cut;
 	double lr, decay, weight_decay, clip;
 	double memory; /* GiB of a memory node, 0: no limit */
-	bool fingerprint, cut_state;
+	bool fingerprint, cut_state, calibrate;
 };
 
 /* What run.json holds besides the options. */

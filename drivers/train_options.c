@@ -13,7 +13,7 @@
 #include "../common/status.h"
 #include "train.h"
 
-enum { MAX_OPTIONS = 32, MOST_JSON_BYTES = 1 << 20 };
+enum { MAX_OPTIONS = 48, MOST_JSON_BYTES = 1 << 20 };
 
 static size_t
 make_table(struct k3_option *table, struct k3_train_options *o)
@@ -49,8 +49,9 @@ make_table(struct k3_option *table, struct k3_train_options *o)
 		 "largest norm of the gradient; 0: no clipping (1)", false},
 		{"seed", "N", K3_OPT_INT, &o->seed, 0, 9e15,
 		 "of initial values and of the order of documents (0)", false},
-		{"tile-tokens", "N|all", K3_OPT_TILE, &o->tile_tokens, 0, 0,
-		 "rows of a token tile: a multiple of 64, or all (all)", false},
+		K3_CUT_OPTIONS(&o->cut),
+		{"calibrate", NULL, K3_OPT_SWITCH, &o->calibrate, 0, 0,
+		 "StarPU measures tasks and schedules by that, not by the plan's costs", false},
 		{"window", "N", K3_OPT_INT, &o->window, 0, 1e9,
 		 "most tasks in flight; 0: unlimited (0)", false},
 		{"activations", "POLICY", K3_OPT_STRING, &o->activations, 0, 0,
@@ -76,6 +77,7 @@ make_table(struct k3_option *table, struct k3_train_options *o)
 		K3_TRACE_OPTIONS(&o->trace, &o->trace_tasks),
 	};
 
+	_Static_assert(sizeof(all) / sizeof(all[0]) <= MAX_OPTIONS, "callers hold that many");
 	memcpy(table, all, sizeof(all));
 	return sizeof(all) / sizeof(all[0]);
 }
@@ -99,7 +101,12 @@ defaults(struct k3_train_options *o)
 static bool
 is_momentary(const char *name)
 {
-	return strcmp(name, "trace") == 0 || strcmp(name, "trace-tasks") == 0;
+	static const char *const names[] = {"trace", "trace-tasks", "machine", "calibrate"};
+
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+		if (strcmp(names[i], name) == 0)
+			return true;
+	return false;
 }
 
 /* A resumed run may say these anew. */
@@ -120,7 +127,13 @@ is_free(const char *name)
 static bool
 is_later(const char *name)
 {
-	return strcmp(name, "eval-log") == 0 || strcmp(name, "cut-state") == 0;
+	static const char *const names[] = {"eval-log", "cut-state", "kda-groups", "mla-groups",
+					    "expert-groups"};
+
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+		if (strcmp(names[i], name) == 0)
+			return true;
+	return false;
 }
 
 /* A file is stored by its whole path, so that a run can be resumed from any folder. */
@@ -149,8 +162,11 @@ value_json(const struct k3_option *o)
 		return text_json(o);
 	case K3_OPT_REAL:
 		return json_real(*(const double *)o->target);
-	case K3_OPT_INT:
 	case K3_OPT_TILE:
+		if (*(const long long *)o->target == K3_TILE_AUTO)
+			return json_string("auto");
+		/* fall through */
+	case K3_OPT_INT:
 		return json_integer(*(const long long *)o->target);
 	}
 	return json_null();

@@ -17,10 +17,13 @@
 #include "../common/schedule.h"
 #include "../common/status.h"
 #include "../planner/plan_check.h"
+#include "../tasks/usage.h"
 #include "train.h"
 
 struct trainer {
 	const struct k3_train_options *options;
+	struct k3_train_options chosen; /* options, with numbers for what was to be chosen */
+	struct k3_machine machine;
 	struct k3_run_state *state;
 	struct k3_session session;
 	struct k3_config config;
@@ -221,6 +224,25 @@ out:
 	return ret;
 }
 
+/* Options of the planner; what was to be chosen becomes a number, here and in run.json. */
+static int
+plan_options(struct trainer *t, struct k3_plan_options *plan)
+{
+	const struct k3_train_options *o = t->options;
+	int ret;
+
+	k3_plan_options_init(plan);
+	plan->balance = rule_of(o->balance);
+	plan->weight_decay = o->weight_decay;
+	plan->clip_norm = o->clip;
+	plan->fingerprint = o->fingerprint;
+	plan->cut_state = o->cut_state;
+	K3_TRY(k3_session_cut(plan, &t->machine, &t->chosen.cut, &t->config, (size_t)o->tokens));
+	K3_TRY(choose_activations(t, plan));
+out:
+	return ret;
+}
+
 /* A resumed run goes on in the table of the one before; else the file is begun anew. */
 static int
 open_eval_log(struct trainer *t)
@@ -248,14 +270,7 @@ open_all(struct trainer *t, const char *folder)
 	K3_TRY(open_data(t));
 	K3_TRY(make_config(t));
 	K3_TRY(check_save(o, folder));
-	k3_plan_options_init(&plan);
-	plan.tile_tokens = (uint32_t)o->tile_tokens;
-	plan.balance = rule_of(o->balance);
-	plan.weight_decay = o->weight_decay;
-	plan.clip_norm = o->clip;
-	plan.fingerprint = o->fingerprint;
-	plan.cut_state = o->cut_state;
-	K3_TRY(choose_activations(t, &plan));
+	K3_TRY(plan_options(t, &plan));
 	for (int i = 0; i < 2; i++) {
 		t->rows[i] = malloc(rows * sizeof(int32_t));
 		if (!t->rows[i])
@@ -265,7 +280,8 @@ open_all(struct trainer *t, const char *folder)
 		&t->session, &t->config, &plan,
 		&(struct k3_runtime_options){.window = (uint32_t)o->window,
 					     .trace_dir = o->trace,
-					     .trace_most_tasks = (size_t)o->trace_tasks}));
+					     .trace_most_tasks = (size_t)o->trace_tasks,
+					     .calibrate = o->calibrate}));
 	k3_info("drivers",
 		"k3_train %s, model %s with %llu parameters, seed %lld, data %s with %llu tokens "
 		"an epoch",
@@ -497,6 +513,7 @@ loop(struct trainer *t)
 	printf("step\tloss_nats\tgrad_norm\tlr\ttokens_per_s\tstep_ms%s\n",
 	       o->fingerprint ? "\tfingerprint" : "");
 	fflush(stdout);
+	k3_usage_begin();
 	t->last_time = now();
 	while (t->state->step < last && !stop_signal) {
 		if (submitted == t->state->step)
@@ -526,6 +543,7 @@ report_end(struct trainer *t)
 {
 	double seconds, high = 0;
 	size_t built = k3_plan_cache_built(t->session.cache, &seconds);
+	struct k3_usage usage;
 	char line[256];
 	FILE *f = fopen("/proc/self/status", "r");
 
@@ -539,15 +557,24 @@ report_end(struct trainer *t)
 		"MiB",
 		(unsigned long long)t->state->tokens, built, seconds,
 		(double)k3_store_bytes_held(t->session.store) / 1048576, high / 1024);
+	k3_usage_read(&usage);
+	k3_info("drivers",
+		"%llu tasks of %.3g ms on average; kernels took %.1f %% of the workers' time, "
+		"pauses "
+		"for held-out losses and checkpoints included",
+		(unsigned long long)usage.tasks, k3_usage_mean_task_ms(&usage),
+		100 * k3_usage_share(&usage));
+	k3_usage_warn_short(&usage);
 }
 
 int
 k3_train_run(const struct k3_train_options *options, struct k3_run_state *state, const char *folder)
 {
-	struct trainer t = {.options = options, .state = state};
+	struct trainer t = {.chosen = *options, .state = state};
 	struct sigaction action = {.sa_handler = on_signal};
 	int status = 2, ret;
 
+	t.options = &t.chosen;
 	sigaction(SIGINT, &action, NULL);
 	sigaction(SIGTERM, &action, NULL);
 	K3_TRY(open_all(&t, folder));

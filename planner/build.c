@@ -2,6 +2,7 @@
  * into modes and lifetimes. */
 #include "build.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -152,7 +153,8 @@ k3i_data(struct k3_builder *b, const char *what, enum k3_data_kind kind, enum k3
 	return (uint32_t)p->n_data++;
 }
 
-/* " l12" at text[n]; the new length.  By hand, as printf took a fifth of the time of a plan. */
+/* ".l12" at text[n]; the new length.  By hand, as printf took a fifth of the time of a plan.  No
+ * blank: StarPU's traces hold names without quotes. */
 static size_t
 put_number(char *text, size_t n, char key, int value)
 {
@@ -165,7 +167,7 @@ put_number(char *text, size_t n, char key, int value)
 		digit[digits++] = (char)('0' + value % 10);
 		value /= 10;
 	} while (value > 0);
-	text[n++] = ' ';
+	text[n++] = '.';
 	text[n++] = key;
 	while (digits > 0)
 		text[n++] = digit[--digits];
@@ -179,7 +181,7 @@ task_name(struct k3_builder *b, enum k3_op op, int layer, int tile, int group)
 	const char *op_name = k3_op_name(op);
 	size_t n = strlen(op_name);
 
-	static const char again[] = " again";
+	static const char again[] = ".again";
 
 	K3_ASSERT(n + 3 * 13 + sizeof(again) < sizeof(text));
 	memcpy(text, op_name, n);
@@ -247,23 +249,49 @@ k3i_task(struct k3_builder *b, enum k3_op op, int layer, int tile, int group, si
 	return args ? args : sink;
 }
 
+double
+k3i_moved_bytes(const struct k3_builder *b, uint32_t first, uint32_t n)
+{
+	const struct k3_task *t = b->cur;
+	double bytes = 0;
+
+	for (uint32_t i = first; t && i < t->n_access && i - first < n; i++) {
+		const struct k3_access *a = &b->plan->access[t->first_access + i];
+		bytes += (double)b->plan->data[a->datum].bytes * (a->mode == K3_RW ? 2 : 1);
+	}
+	return bytes;
+}
+
+/* Bytes of parameters, gradients, moments among what the current task moves. */
+static double
+param_bytes(const struct k3_builder *b)
+{
+	double bytes = 0;
+
+	for (uint32_t i = 0; i < b->cur->n_access; i++) {
+		uint32_t datum = b->plan->access[b->cur->first_access + i].datum;
+		if (b->plan->data[datum].param >= 0)
+			bytes += k3i_moved_bytes(b, i, 1);
+	}
+	return bytes;
+}
+
 void
 k3i_task_end(struct k3_builder *b, double flops, double bytes)
 {
 	struct k3_task *t = b->cur;
 
+	if (b->status == K3_OK && t) {
+		if (t->args)
+			((struct k3_args_head *)(uintptr_t)t->args)->n_buf = t->n_access;
+		t->flops = flops;
+		t->bytes = bytes > 0 ? bytes : k3i_moved_bytes(b, 0, t->n_access);
+		/* rows of a table that are looked up are fewer than the table */
+		t->param_bytes = fmin(param_bytes(b), t->bytes);
+		t->cost_us = k3_machine_cost_us(&b->model->machine, (enum k3_op)t->op, flops,
+						t->bytes, t->param_bytes);
+	}
 	b->cur = NULL;
-	if (b->status != K3_OK || !t)
-		return;
-	if (t->args)
-		((struct k3_args_head *)(uintptr_t)t->args)->n_buf = t->n_access;
-	if (bytes <= 0)
-		for (uint32_t i = 0; i < t->n_access; i++)
-			bytes += (double)b->plan->data[b->plan->access[t->first_access + i].datum]
-					 .bytes;
-	t->flops = flops;
-	t->bytes = bytes;
-	t->cost_us = k3i_cost_us(flops, bytes);
 }
 
 void

@@ -43,8 +43,13 @@ uint32_t k3i_data(struct k3_builder *b, const char *what, enum k3_data_kind kind
 /** Begins a task and takes its position; args of args_bytes are zeroed in the arena. */
 void *k3i_task(struct k3_builder *b, enum k3_op op, int layer, int tile, int group,
 	       size_t args_bytes);
-/** Ends it: writes the number of buffers into the arguments, adds cost. */
+/** Ends it: writes the number of buffers into the arguments, adds cost. bytes 0: k3i_moved_bytes of
+ * all accesses. */
 void k3i_task_end(struct k3_builder *b, double flops, double bytes);
+/** Bytes that accesses first .. first + n - 1 of the current task move: what is read or written
+ * counts once, what is updated twice; work space is written and read again while a cache holds it,
+ * and counts once. n is cut at the last access. */
+double k3i_moved_bytes(const struct k3_builder *b, uint32_t first, uint32_t n);
 /** Takes the position of a task that this layout does not need. */
 void k3i_skip(struct k3_builder *b);
 /** The same for a task that would need work space: its slot is there whatever the layout. */
@@ -97,8 +102,5 @@ int k3i_layout_tiles(struct k3_builder *b, const struct k3_layout *layout);
 /* planner/slots.c, planner/priority.c */
 int k3i_assign_slots(struct k3_builder *b);
 void k3i_assign_priorities(struct k3_plan *plan);
-
-/** Cost of a task from flops and bytes, us. Default rates: one core, see priority.c. */
-double k3i_cost_us(double flops, double bytes);
 
 #endif

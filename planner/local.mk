@@ -5,12 +5,16 @@ libk3_la_SOURCES += \
 	planner/arena.h \
 	planner/build.c \
 	planner/build.h \
+	planner/choose.c \
 	planner/cp.c \
 	planner/critical_path.c \
+	planner/estimate.c \
 	planner/fsdp.c \
 	planner/kda_op.c \
 	planner/kda_op.h \
 	planner/layout.c \
+	planner/machine.c \
+	planner/machine_json.c \
 	planner/memory_use.c \
 	planner/mesh.c \
 	planner/mesh_comm.h \
@@ -32,6 +36,7 @@ libk3_la_SOURCES += \
 	planner/plan_stats.c \
 	planner/plan_tsv.c \
 	planner/priority.c \
+	planner/rate_fit.c \
 	planner/shard.c \
 	planner/shard.h \
 	planner/slots.c \
@@ -44,7 +49,10 @@ libk3_la_SOURCES += \
 
 nobase_k3include_HEADERS += \
 	planner/activations.h \
+	planner/choose.h \
 	planner/critical_path.h \
+	planner/estimate.h \
+	planner/machine.h \
 	planner/mesh.h \
 	planner/model_flops.h \
 	planner/params.h \
@@ -52,4 +60,5 @@ nobase_k3include_HEADERS += \
 	planner/plan_cache.h \
 	planner/plan_check.h \
 	planner/plan_print.h \
-	planner/plan_stats.h
+	planner/plan_stats.h \
+	planner/rate_fit.h

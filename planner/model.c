@@ -49,7 +49,7 @@ choose(struct k3_plan_options *o, const struct k3_config *c)
 	if (!o->key_tiles)
 		o->key_tiles = 8;
 	if (!o->block_bytes)
-		o->block_bytes = (size_t)64 << 20;
+		o->block_bytes = K3_BLOCK_BYTES;
 	if (!o->piece_bytes)
 		o->piece_bytes = (size_t)256 << 20;
 	if (!o->gather_slots)
@@ -165,6 +165,11 @@ k3_model_create(struct k3_model **model, const struct k3_config *config,
 		return K3_ENOMEM;
 	m->config = *config;
 	m->options = *options;
+	if (options->machine)
+		m->machine = *options->machine;
+	else
+		k3_machine_init(&m->machine, "", 1);
+	m->options.machine = &m->machine;
 	K3_TRY(k3_config_check(config));
 	K3_TRY(choose(&m->options, config));
 	K3_TRY(k3_params_init(&m->params, &m->config, m->options.vision, m->options.block_bytes,

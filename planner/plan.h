@@ -33,6 +33,7 @@
 #include "../common/config.h"
 #include "../common/ops.h"
 #include "../common/safetensors.h"
+#include "machine.h"
 #include "params.h"
 
 enum k3_mode { K3_R = 1, K3_W = 2, K3_RW = 3 };
@@ -100,9 +101,10 @@ struct k3_task {
 	uint32_t first_access, n_access; /* in plan->access, in the order of the kernel's buffers */
 	uint32_t pos;
 	const void *args;    /* k3_<op>_args in the plan's arena; NULL for communication */
-	const char *name;    /* for the trace; lives with the plan */
+	const char *name;    /* "kda_chunk_fwd.l2.t0.g1", no blanks; lives with the plan */
 	double flops, bytes; /* arithmetic and data moved, from the shapes */
-	double cost_us;	     /* from flops and bytes and the model's rates */
+	double param_bytes;  /* of the bytes: parameters, their gradients and moments */
+	double cost_us;	     /* from operation, flops and bytes: machine.h */
 	int32_t priority;    /* 0 .. K3_MAX_PRIORITY */
 	/* communication only */
 	int32_t comm;	    /* index in plan->comm, -1 else */
@@ -110,7 +112,7 @@ struct k3_task {
 	uint64_t count;	    /* elements per member */
 	uint8_t comm_dtype; /* enum k3_dtype */
 };
-enum { K3_MAX_PRIORITY = 10000 };
+enum { K3_MAX_PRIORITY = 10000, K3_BLOCK_BYTES = 64 << 20 };
 
 /* Slot: a place for short-lived data; (slot_class bytes, ordinal) names the same handle in all
  * plans of a run. */
@@ -141,7 +143,7 @@ struct k3_plan_options {
 	/* rows of an LM-head task; 0: chosen so that its logits stay within block_bytes; raised to
 	 * 64, at most a tile */
 	uint32_t head_rows;
-	size_t block_bytes;    /* most bytes of a row block; 0: 64 MiB */
+	size_t block_bytes;    /* most bytes of a row block; 0: K3_BLOCK_BYTES */
 	size_t piece_bytes;    /* most bytes of an FSDP gather; 0: 256 MiB */
 	uint32_t gather_slots; /* gathered pieces alive at once: the prefetch depth; 0: 2 */
 	uint32_t run_ahead;    /* positions that a slot stays reserved after its last use; 0: 24 */
@@ -157,6 +159,8 @@ struct k3_plan_options {
 	bool cut_state;
 	uint8_t activations[K3_MAX_LAYERS]; /* enum k3_activation of each layer */
 	struct k3_mesh mesh;		    /* all zero: one rank */
+	const struct k3_machine *machine;   /* whose rates the costs are; NULL: defaults. Copied
+					       into the model */
 };
 
 /** Defaults of model.md 7: betas 0.9 0.95, eps 1e-8, weight decay 0.1, clip 1.0 with eps 1e-6,
@@ -168,6 +172,7 @@ void k3_plan_options_init(struct k3_plan_options *options);
 struct k3_model {
 	struct k3_config config;
 	struct k3_plan_options options; /* zeros replaced by what was chosen */
+	struct k3_machine machine;	/* options.machine points here */
 	struct k3_params params;
 	size_t n_persist;
 	struct k3_datum *persist;

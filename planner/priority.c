@@ -7,16 +7,6 @@
 #include "build.h"
 #include "critical_path.h"
 
-double
-k3i_cost_us(double flops, double bytes)
-{
-	/* one core of a current server: sustained GEMM and memory rates, and what StarPU takes per
-	 * task */
-	const double flops_per_us = 50e3, bytes_per_us = 8e3, task_us = 10;
-
-	return task_us + flops / flops_per_us + bytes / bytes_per_us;
-}
-
 void
 k3i_assign_priorities(struct k3_plan *p)
 {

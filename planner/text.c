@@ -388,7 +388,10 @@ embed_bwd(struct k3i_walk *w)
 		k3i_use(b, w->dp[i], K3_R);
 		k3i_use(b, w->ids[i], K3_R);
 		k3i_grad(b, &a->table, K3_P_EMBED, -1);
-		k3i_task_end(b, (double)(t * w->c->width), 0);
+		/* the first clears the table, each updates the rows of its tokens */
+		size_t cleared = a->table.accumulate ? 0 : a->table.rows;
+		k3i_task_end(b, (double)(t * w->c->width),
+			     4.0 * (double)((3 * t + cleared) * w->c->width));
 	}
 	k3i_unit_reduce(b, K3_UNIT_EMBED, -1, -1);
 }

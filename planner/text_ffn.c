@@ -32,14 +32,11 @@ glu_kind(const struct k3i_walk *w, bool dense)
 					 K3_P_FFN_W3,
 					 K3_P_FFN_W2,
 					 w->c->dense_ffn};
-	return (struct glu_kind){K3_OP_SHARED_FFN_FWD,
-				 K3_OP_SHARED_FFN_GU,
-				 K3_OP_SHARED_FFN_BWD_DX,
-				 K3_OP_SHARED_FFN_BWD_DW,
-				 K3_P_SHARED_W1,
-				 K3_P_SHARED_W3,
-				 K3_P_SHARED_W2,
-				 (size_t)w->c->shared_experts * w->c->expert_ffn};
+	return (struct glu_kind){
+		K3_OP_SHARED_FFN_FWD,	 K3_OP_SHARED_FFN_GU,
+		K3_OP_SHARED_FFN_BWD_DX, K3_OP_SHARED_FFN_BWD_DW,
+		K3_P_SHARED_W1,		 K3_P_SHARED_W3,
+		K3_P_SHARED_W2,		 (size_t)w->c->shared_experts * w->c->expert_ffn};
 }
 
 static void
@@ -236,6 +233,19 @@ expert_flops(const struct k3_expert_args *a)
 	       (double)(a->r * a->f);
 }
 
+/* Bytes of the current task, whose first `n` buffers hold the sorted rows of all groups: a group
+ * reads or writes its own rows alone, once. */
+static double
+expert_bytes(const struct k3_builder *b, const struct k3_expert_args *a, uint32_t n)
+{
+	double share = (double)(a->e1 - a->e0) / (double)a->n_experts, sorted = 0;
+	const struct k3_task *t = b->cur;
+
+	for (uint32_t i = 0; t && i < n && i < t->n_access; i++)
+		sorted += (double)b->plan->data[b->plan->access[t->first_access + i].datum].bytes;
+	return share * sorted + k3i_moved_bytes(b, n, UINT32_MAX);
+}
+
 static void
 expert_fwd(struct k3i_walk *w, int l, size_t i, size_t g, uint32_t ys)
 {
@@ -253,7 +263,7 @@ expert_fwd(struct k3i_walk *w, int l, size_t i, size_t g, uint32_t ys)
 	k3i_work(b, w->nominal * base.k * base.f);
 	k3i_weight_block(b, &a->w13, K3_P_EXPERT_W13, l, g);
 	k3i_weight_block(b, &a->w2, K3_P_EXPERT_W2, l, g);
-	k3i_task_end(b, expert_flops(&base), 0);
+	k3i_task_end(b, expert_flops(&base), expert_bytes(b, &base, 5));
 }
 
 static void
@@ -371,8 +381,8 @@ k3i_ffn_again(struct k3i_walk *w, int layer)
 		glu_again(w, layer, i, &kind);
 	for (size_t i = 0; i < w->n && !dense; i++) {
 		dispatch_fwd(w, layer, i);
-		ld->egu[i] = k3i_saved(w, "expert_gu", layer, i, -1,
-				       w->c->top_k * 2 * w->c->expert_ffn);
+		ld->egu[i] =
+			k3i_saved(w, "expert_gu", layer, i, -1, w->c->top_k * 2 * w->c->expert_ffn);
 	}
 }
 
@@ -445,7 +455,7 @@ expert_dgrad(struct k3i_walk *w, int l, size_t i, size_t g, struct grads *gr)
 	k3i_work(b, w->nominal * base.k * base.f);
 	k3i_weight_block(b, &a->w13, K3_P_EXPERT_W13, l, g);
 	k3i_weight_block(b, &a->w2, K3_P_EXPERT_W2, l, g);
-	k3i_task_end(b, expert_flops(&base), 0);
+	k3i_task_end(b, expert_flops(&base), expert_bytes(b, &base, 8));
 }
 
 static void
@@ -467,7 +477,7 @@ expert_wgrad(struct k3i_walk *w, int l, size_t i, size_t g, struct grads *gr)
 	k3i_work(b, w->nominal * base.k * (base.f + base.r));
 	k3i_grad_block(b, &a->w13, K3_P_EXPERT_W13, l, g);
 	k3i_grad_block(b, &a->w2, K3_P_EXPERT_W2, l, g);
-	k3i_task_end(b, expert_flops(&base), 0);
+	k3i_task_end(b, expert_flops(&base), expert_bytes(b, &base, 7));
 }
 
 static void

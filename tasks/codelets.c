@@ -2,14 +2,15 @@
  * else.
  *
  * One wrapper serves all, since a plan's task carries everything that differs: arguments, modes,
- * name, priority, flops.  The number of buffers varies, so it comes with the task.  The trap: a
- * cost model must not see raw row counts, or every document layout is a new, uncalibrated size; its
- * footprint is the operation and the flops in four steps per octave. */
+ * name, priority, flops, cost.  The number of buffers varies, so it comes with the task.  The trap: a
+ * history model must not see raw row counts, or every document layout is a new, uncalibrated size;
+ * its footprint is the operation and the flops in four steps per octave. */
 #include "codelets.h"
 
 #include <math.h>
 
 #include "../common/colors.h"
+#include "../planner/plan.h"
 
 /* Pointers of a task's buffers. */
 static void
@@ -60,11 +61,39 @@ footprint(struct starpu_task *task)
 	return (uint32_t)lround(4 * log2(flops)) * 2654435761u + 1;
 }
 
-#define X(id, op_name, family, args, kernel)                                                       \
-	static struct starpu_perfmodel model_##op_name = {                                         \
-		.type = STARPU_HISTORY_BASED, .symbol = "k3_" #op_name, .footprint = footprint};
-K3_COMPUTE_OP_MAP(X)
+/* The plan's own cost. Every core is alike, so the worker does not matter. */
+static double
+plan_cost_us(struct starpu_task *task, struct starpu_perfmodel_arch *arch, unsigned nimpl)
+{
+	const struct k3_task *t = task->prologue_callback_arg; /* submit.c */
+
+	(void)arch;
+	(void)nimpl;
+	return t ? t->cost_us : NAN; /* NAN: StarPU knows no length */
+}
+
+#define MODEL(op_name)                                                                             \
+	{                                                                                          \
+		.type = STARPU_PER_ARCH, .arch_cost_function = plan_cost_us,                       \
+		.footprint = footprint, .symbol = "k3_" #op_name                                   \
+	}
+static struct starpu_perfmodel models[K3_N_OPS] = {
+#define X(id, op_name, family, args, kernel) [K3_OP_##id] = MODEL(op_name),
+	K3_COMPUTE_OP_MAP(X)
 #undef X
+#define X(id, op_name, family) [K3_OP_##id] = MODEL(op_name),
+		K3_IO_OP_MAP(X)
+#undef X
+};
+
+void
+k3_codelets_use_history(bool history)
+{
+	/* initial values are set once a run: their measurements would never settle */
+	for (int op = 0; op < K3_N_OPS; op++)
+		models[op].type = history && op != K3_OP_PARAM_INIT ? STARPU_HISTORY_BASED
+								    : STARPU_PER_ARCH;
+}
 
 static struct starpu_codelet codelets[K3_N_OPS] = {
 #define X(id, op_name, family, args, kernel)                                                       \
@@ -73,14 +102,15 @@ static struct starpu_codelet codelets[K3_N_OPS] = {
 			.cpu_funcs = {run_##op_name},                                              \
 			.cpu_funcs_name = {"k3_" #op_name},                                        \
 			.nbuffers = STARPU_VARIABLE_NBUFFERS,                                      \
-			.model = &model_##op_name},
+			.model = &models[K3_OP_##id]},
 	K3_COMPUTE_OP_MAP(X)
 #undef X
 #define X(id, op_name, family)                                                                     \
 	[K3_OP_##id] = {.name = "k3_" #op_name,                                                    \
 			.where = STARPU_CPU,                                                       \
 			.cpu_funcs = {run_##op_name},                                              \
-			.nbuffers = STARPU_VARIABLE_NBUFFERS},
+			.nbuffers = STARPU_VARIABLE_NBUFFERS,                                      \
+			.model = &models[K3_OP_##id]},
 		K3_IO_OP_MAP(X)
 #undef X
 };

@@ -2,11 +2,19 @@
 #ifndef K3_TASKS_CODELETS_H
 #define K3_TASKS_CODELETS_H
 #include <starpu.h>
+#include <stdbool.h>
 
 #include "../common/ops.h"
 
 /** The codelet of an operation, NULL when this build has none (communication between ranks). */
 struct starpu_codelet *k3_codelet(enum k3_op op);
+
+/**
+ * What schedulers of the dmda family take for the length of a task: its cost in the plan (history
+ * false; so it is before the first call), or what StarPU has measured of its operation and class of
+ * flops (initial values keep the plan's). Before StarPU starts; the choice lasts until the next call.
+ */
+void k3_codelets_use_history(bool history);
 
 /* Arguments of the operations whose values come with the submission. */
 struct k3_batch_load_call {

@@ -3,27 +3,34 @@ libk3_la_SOURCES += \
 	tasks/checkpoint_load.c \
 	tasks/checkpoint_save.c \
 	tasks/codelets.c \
+	tasks/perfmodel_check.c \
 	tasks/runtime.c \
 	tasks/store.c \
 	tasks/submit.c \
 	tasks/trace.c \
 	tasks/trace_out.c \
 	tasks/trace_paje.c \
+	tasks/trace_panel.h \
 	tasks/trace_record.h \
 	tasks/trace_render.c \
 	tasks/trace_signal.c \
+	tasks/trace_snapshot.c \
 	tasks/trace_starpu.c \
 	tasks/trace_starpu.h \
 	tasks/trace_steps.c \
+	tasks/trace_strip.c \
 	tasks/trace_summary.c \
 	tasks/trace_svg.c \
-	tasks/usage.c
+	tasks/usage.c \
+	tasks/watchdog.c
 
 nobase_k3include_HEADERS += \
 	tasks/checkpoint.h \
 	tasks/codelets.h \
+	tasks/perfmodel_check.h \
 	tasks/runtime.h \
 	tasks/store.h \
 	tasks/submit.h \
 	tasks/trace.h \
-	tasks/usage.h
+	tasks/usage.h \
+	tasks/watchdog.h

@@ -16,19 +16,22 @@
 
 #include "../common/log.h"
 #include "../common/status.h"
+#include "codelets.h"
+#include "perfmodel_check.h"
 #include "trace_starpu.h"
+#include "watchdog.h"
 
 struct k3_runtime {
 	struct k3_trace *trace;
 	int32_t step;
 	uint32_t window, workers;
+	bool calibrate;
 	char version[32];
 	const char *scheduler;
 };
 
-/* Cores that this process may use. */
-static unsigned
-machine_cores(void)
+uint32_t
+k3_runtime_cores(void)
 {
 	hwloc_topology_t topology;
 	int n = 0;
@@ -40,13 +43,13 @@ machine_cores(void)
 	}
 	if (n <= 0)
 		n = (int)sysconf(_SC_NPROCESSORS_ONLN);
-	return n > 0 ? (unsigned)n : 1;
+	return n > 0 ? (uint32_t)n : 1;
 }
 
 static void
 report_cores(const struct k3_runtime *r)
 {
-	unsigned cores = machine_cores();
+	uint32_t cores = k3_runtime_cores();
 
 	k3_info("tasks", "StarPU %s, scheduler %s, %u CPU workers on %u cores", r->version,
 		r->scheduler, r->workers, cores);
@@ -80,18 +83,60 @@ k3_runtime_warn_blas(void)
 #endif
 }
 
+/* The library found at run time, which need not be the one that configure found. */
+static int
+check_version(struct k3_runtime *r)
+{
+	int major, minor, release, refuse;
+
+	starpu_get_version(&major, &minor, &release);
+	snprintf(r->version, sizeof(r->version), "%d.%d.%d", major, minor, release);
+	const char *fault = k3_starpu_fault(major, minor, release, &refuse);
+	if (!refuse)
+		return K3_OK;
+	k3_error("tasks", "StarPU %s: %s; 1.3.10 or later is needed", r->version, fault);
+	return K3_ENODEV;
+}
+
+/* What StarPU's models know of our operations; entries that contradict each other are taken out. */
+static int
+report_models(const char *when, bool repair)
+{
+	struct k3_perfmodel_report report = {0};
+	int ret = k3_perfmodel_check_all(&report, repair);
+
+	if (ret == K3_OK)
+		k3_info("tasks",
+			"StarPU's models %s: %zu entries of %zu operations, %zu of fewer than %d "
+			"samples, %zu %s as workers disagree",
+			when, report.entries, report.files, report.few, K3_PERFMODEL_SAMPLES,
+			report.apart, repair ? "measured anew" : "doubtful");
+	return ret;
+}
+
 int
 k3_runtime_create(struct k3_runtime **runtime, const struct k3_runtime_options *options)
 {
 	struct k3_runtime *r = calloc(1, sizeof(*r));
 	struct starpu_conf conf;
-	int major, minor, release, ret;
+	int ret;
 
 	*runtime = NULL;
 	if (!r)
 		return K3_ENOMEM;
+	ret = check_version(r);
+	if (ret != K3_OK) {
+		free(r);
+		return ret;
+	}
+	k3i_watchdog_prepare();
 	starpu_malloc_set_align(256);
 	starpu_conf_init(&conf);
+	k3_codelets_use_history(options->calibrate);
+	/* StarPU has only measurements to calibrate: not the plan's costs, whatever its environment
+	 * says */
+	if (options->calibrate && conf.calibrate != 2)
+		conf.calibrate = 1;
 	ret = starpu_init(&conf);
 	if (ret != 0) {
 		k3_error("tasks", "StarPU does not start: %s",
@@ -102,8 +147,7 @@ k3_runtime_create(struct k3_runtime **runtime, const struct k3_runtime_options *
 #ifdef K3_HAVE_OPENBLAS
 	openblas_set_num_threads(1);
 #endif
-	starpu_get_version(&major, &minor, &release);
-	snprintf(r->version, sizeof(r->version), "%d.%d.%d", major, minor, release);
+	k3i_watchdog_start();
 	r->workers = starpu_cpu_worker_get_count();
 	r->window = options->window;
 	r->scheduler = starpu_sched_ctx_get_sched_policy(0)->policy_name;
@@ -116,7 +160,10 @@ k3_runtime_create(struct k3_runtime **runtime, const struct k3_runtime_options *
 		return K3_ENODEV;
 	}
 	r->step = -1;
-	if (options->trace_dir)
+	r->calibrate = options->calibrate;
+	if (r->calibrate)
+		ret = report_models("to go by", true);
+	if (ret == K3_OK && options->trace_dir)
 		ret = k3i_trace_starpu_create(&r->trace, options->trace_dir,
 					      options->trace_most_tasks);
 	if (ret != K3_OK) {
@@ -138,13 +185,29 @@ k3_runtime_drain(struct k3_runtime *runtime)
 }
 
 void
+k3_runtime_pause(struct k3_runtime *runtime)
+{
+	k3_runtime_drain(runtime);
+	starpu_pause();
+}
+
+void
+k3_runtime_resume(struct k3_runtime *runtime)
+{
+	(void)runtime;
+	starpu_resume();
+}
+
+void
 k3_runtime_destroy(struct k3_runtime *runtime)
 {
 	if (!runtime)
 		return;
 	k3_runtime_drain(runtime);
 	(void)k3_runtime_trace_finish(runtime);
-	starpu_shutdown();
+	starpu_shutdown(); /* writes the models */
+	if (runtime->calibrate)
+		(void)report_models("after this run", false);
 	free(runtime);
 }
 

@@ -1,6 +1,7 @@
 /* StarPU's start and end. */
 #ifndef K3_TASKS_RUNTIME_H
 #define K3_TASKS_RUNTIME_H
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -11,22 +12,31 @@ struct k3_runtime_options {
 	uint32_t window;	 /* most tasks in flight; 0: unlimited */
 	const char *trace_dir;	 /* where a trace goes (trace.h); NULL: none */
 	size_t trace_most_tasks; /* records that it keeps; 0: K3_TRACE_MOST_TASKS */
+	bool calibrate; /* schedulers go by what StarPU has measured and measures, not by the plan's
+			   costs (codelets.h); models of earlier runs are checked first */
 };
 
 /**
  * Starts StarPU with its workers (STARPU_NCPU, STARPU_SCHED and the rest of its environment are the
  * user's), one BLAS thread per worker, buffers aligned to 256 bytes.  Logs version, scheduler and
- * how many of the machine's cores are used, and why not all.
- * @return K3_OK, K3_ENODEV (no worker; logged), K3_EIO (the folder of the trace), K3_ENOMEM
+ * how many of the machine's cores are used, and why not all.  When no task ends for a time
+ * (watchdog.h) a warning says so.
+ * @return K3_OK, K3_ENODEV (no worker, or a StarPU that is refused; logged), K3_EIO (the folder of the trace), K3_ENOMEM
  */
 int k3_runtime_create(struct k3_runtime **runtime, const struct k3_runtime_options *options);
 /** Drains, finishes the trace when nobody has, shuts down. NULL is legal. */
 void k3_runtime_destroy(struct k3_runtime *runtime);
 /** Waits for all tasks that were submitted. The one place that does. */
 void k3_runtime_drain(struct k3_runtime *runtime);
+/** Drains, then keeps the workers still, which poll for tasks when they have none; until resumed
+ * nothing may be submitted. */
+void k3_runtime_pause(struct k3_runtime *runtime);
+void k3_runtime_resume(struct k3_runtime *runtime);
 /** Holds submission back while too many tasks are in flight; called before each. */
 void k3_runtime_throttle(struct k3_runtime *runtime);
 
+/** Cores that this process may use, StarPU or not; >= 1. */
+uint32_t k3_runtime_cores(void);
 /**
  * What the tasks submitted from now on belong to, for our trace and StarPU's (iterations).
  * @param step        as the program's table numbers it; -1: no step
@@ -48,7 +58,7 @@ const char *k3_runtime_scheduler(const struct k3_runtime *runtime);
 /** "1.3.10" */
 const char *k3_runtime_version(const struct k3_runtime *runtime);
 /** Name of the BLAS kernels in use, "" when the library does not tell: other kernels round
- * otherwise. */
+ * otherwise. runtime may be NULL: StarPU has no part in it. */
 const char *k3_runtime_blas(const struct k3_runtime *runtime);
 /** Warns when OpenBLAS does not know the processor and took slow kernels; needs no runtime. */
 void k3_runtime_warn_blas(void);

@@ -109,6 +109,8 @@ k3i_out_name(struct k3i_out *out, const struct k3_trace_record *r)
 	part(out, " l", r->layer);
 	part(out, " t", r->tile);
 	part(out, " g", r->group);
+	if (r->pass == K3_PASS_RECOMPUTE)
+		k3i_out_text(out, " again");
 }
 
 int

@@ -199,13 +199,13 @@ static const char *
 pass_name(uint8_t pass)
 {
 	static const char *const names[] = {
-		[K3_PASS_FORWARD] = "forward",
-		[K3_PASS_BACKWARD] = "backward",
-		[K3_PASS_OPTIMIZER] = "optimizer",
-		[K3_PASS_SETUP] = "setup",
+		[K3_PASS_FORWARD] = "forward",	   [K3_PASS_BACKWARD] = "backward",
+		[K3_PASS_OPTIMIZER] = "optimizer", [K3_PASS_SETUP] = "setup",
+		[K3_PASS_RECOMPUTE] = "recompute",
 	};
 
-	return pass < sizeof(names) / sizeof(names[0]) && names[pass] ? names[pass] : "other";
+	_Static_assert(sizeof(names) / sizeof(names[0]) == K3_N_PASSES, "a pass has no name");
+	return pass < K3_N_PASSES ? names[pass] : "unknown";
 }
 
 /* Fields up to the worker. */

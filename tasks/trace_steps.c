@@ -108,9 +108,10 @@ k3i_trace_steps(const struct k3_trace *trace, size_t *n)
 	return l.step;
 }
 
-/* From the first to the last task of a layer and pass, in the first microbatch that has it. */
+/* From the first to the last task of a layer, in the first microbatch that has it: its forward
+ * pass, or what is recomputed and its backward pass. */
 static struct k3i_window
-layer_window(const struct k3_trace *trace, int32_t step, int layer, uint8_t pass)
+layer_window(const struct k3_trace *trace, int32_t step, int layer, bool forward)
 {
 	struct k3i_window w = {INT64_MAX, -1};
 	int32_t microbatch = INT32_MIN;
@@ -118,7 +119,9 @@ layer_window(const struct k3_trace *trace, int32_t step, int layer, uint8_t pass
 	for (size_t i = 0; i < trace->n_spans; i++) {
 		const struct k3i_span *s = &trace->span[i];
 		const struct k3_trace_record *r = k3i_record(trace, s);
-		if (r->step != step || r->layer != layer || r->pass != pass)
+		bool back = r->pass == K3_PASS_BACKWARD || r->pass == K3_PASS_RECOMPUTE;
+		if (r->step != step || r->layer != layer ||
+		    !(forward ? r->pass == K3_PASS_FORWARD : back))
 			continue;
 		if (microbatch == INT32_MIN)
 			microbatch = r->microbatch;
@@ -160,10 +163,10 @@ k3i_trace_view(const struct k3_trace *trace, struct k3i_view *view)
 			most = r->layer;
 	}
 	for (int l = most / 2; l <= most && view->layer < 0; l++) {
-		view->forward = layer_window(trace, view->step.step, l, K3_PASS_FORWARD);
+		view->forward = layer_window(trace, view->step.step, l, true);
 		if (view->forward.to > view->forward.from)
 			view->layer = l;
 	}
-	view->backward = layer_window(trace, view->step.step, view->layer, K3_PASS_BACKWARD);
+	view->backward = layer_window(trace, view->step.step, view->layer, false);
 	return view->step.to > view->step.from;
 }

@@ -4,6 +4,7 @@
  */
 #include <string.h>
 
+#include "../linalg/panel_body.h"
 #include "exp_neg.h"
 #include "kda_lanes.h"
 
@@ -320,8 +321,17 @@ gate_bwd(const struct k3i_kda_chunk *c, const struct k3i_kda_chunk_grad *d)
 	d->dab[0] += lane_sum(&da);
 }
 
+static void
+panel_mul(float *b, size_t ldb, const float *x, const float *w, size_t rows, size_t n)
+{
+	for (size_t j = 0; j < n; j += PANEL)
+		for (size_t r = 0; r < rows; r++)
+			mul(b + j * ldb + r * PANEL, x + r * n + j, w + r * n + j, PANEL);
+}
+
 #define K3I_LANES_TABLE                                                                            \
 	{                                                                                          \
 		gate, decay, diagonal, inverse, mul, muladd, scale_all, mul_rows, scale_rows, wy,  \
-			diagonal_bwd, gate_sum, gate_bwd                                           \
+			diagonal_bwd, gate_sum, gate_bwd, panel_rows, panel_columns,               \
+			panel_product, panel_mul                                                   \
 	}

@@ -1,9 +1,9 @@
 /* Which of three compilations of a kernel this processor runs.
  *
- * Kernels that are written with the compiler's vectors have a body in a header, and three files that
- * include it: for any processor, for 256-bit and for 512-bit registers.  The trap: such vectors are
- * lowered for the target of the function that holds them, so a file sets its target ahead of every
- * include.  Only GCC on x86-64 does; elsewhere the first file is all there is.
+ * Kernels that are written with the compiler's vectors have a body in a header, and three files
+ * that include it: for any processor, for 256-bit and for 512-bit registers.  The trap: such
+ * vectors are lowered for the target of the function that holds them, so a file sets its target
+ * ahead of every include.  Only GCC on x86-64 does; elsewhere the first file is all there is.
  */
 #ifndef K3_LINALG_LANES_H
 #define K3_LINALG_LANES_H

@@ -71,8 +71,9 @@ part(const struct rows *rows, size_t from, size_t n)
 	return (struct rows){rows->doc + from, lower(n, rows->n - from), rows->row0 + from};
 }
 
-/* The key rows that a slice of queries can see, a run, since documents are; holes inside are masked.
- * Ids ascend, so the run of a later slice begins and ends no earlier: *at is where this one's began.
+/* The key rows that a slice of queries can see, a run, since documents are; holes inside are
+ * masked. Ids ascend, so the run of a later slice begins and ends no earlier: *at is where this
+ * one's began.
  */
 static struct span
 key_span(const struct rows *keys, const struct rows *slice, size_t *at)
@@ -112,8 +113,8 @@ key_spans(const struct rows *keys, const struct rows *block, struct span *span, 
 	return all;
 }
 
-/* The part of a span in the key block from .. from + n - 1 (from a multiple of 32), begun at a whole
- * panel. */
+/* The part of a span in the key block from .. from + n - 1 (from a multiple of 32), begun at a
+ * whole panel. */
 static struct span
 in_block(struct span span, size_t from, size_t n)
 {
@@ -122,7 +123,8 @@ in_block(struct span span, size_t from, size_t n)
 	return cut.from < cut.to ? cut : (struct span){from, from};
 }
 
-/* Does every query of the slice see every key of the span, without padding up to whole registers? */
+/* Does every query of the slice see every key of the span, without padding up to whole registers?
+ */
 static int
 all_seen(const struct rows *keys, struct span span, const struct rows *slice)
 {
@@ -146,6 +148,17 @@ padded_docs(float *work, const struct rows *keys, size_t from, size_t n)
 	memcpy(doc, keys->doc + from, there * sizeof(*doc));
 	memset(doc + there, 0, (panel_pad(n) - there) * sizeof(*doc));
 	return doc;
+}
+
+/* Panels of the transpose of x [n, k], zeros behind column n up to whole slices of scores. */
+static void
+scored_columns(float *b, size_t ldb, const float *x, size_t ld, size_t n, size_t k)
+{
+	panel_columns(b, ldb, x, ld, n, k);
+	for (size_t j = (n + 7) / 8 * 8; j % 16; j += 8)
+		for (size_t p = 0; p < k; p++)
+			memset(b + j / PANEL * ldb * PANEL + p * PANEL + j % PANEL, 0,
+			       8 * sizeof(*b));
 }
 
 /* Key rows of one head: nope part and the shared part side by side. */

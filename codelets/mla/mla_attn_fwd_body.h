@@ -4,7 +4,7 @@
 struct forward {
 	const struct k3_mla_attn_args *a;
 	struct rows keys, queries;
-	size_t tkp, vp;     /* keys of the tile and width of a value in whole panels */
+	size_t tkp, vp;	    /* keys of the tile and width of a value in whole panels */
 	float *kt, *v_rows; /* panels of K^T [kq, tkp] and of V [tkp, v] */
 	float *s;	    /* [SLICE, FWD_KEYS] */
 	float *acc;	    /* [QUERIES, vp] */
@@ -19,8 +19,8 @@ pack_keys(struct forward *f, const float *kv, size_t head)
 	       ld = f->a->h * kvw + rope, n = f->keys.n;
 	const float *k = kv + head * kvw;
 
-	panel_columns(f->kt, nope + rope, k, ld, n, nope);
-	panel_columns(f->kt + nope * PANEL, nope + rope, kv + ld - rope, ld, n, rope);
+	scored_columns(f->kt, nope + rope, k, ld, n, nope);
+	scored_columns(f->kt + nope * PANEL, nope + rope, kv + ld - rope, ld, n, rope);
 	panel_rows(f->v_rows, f->tkp, k + nope, ld, n, f->a->v, f->keys.doc);
 }
 
@@ -30,7 +30,9 @@ meet(struct forward *f, const float *q, size_t ldq, size_t q0, size_t s, size_t 
 {
 	struct span span = in_block(f->span[s], k0, FWD_KEYS);
 	struct rows slice = part(&f->queries, q0 + s * SLICE, SLICE);
-	size_t n = span.to - span.from, kq = f->a->nope + f->a->rope;
+	size_t n = span.to - span.from, wide = (n + 15) / 16 * 16, kq = f->a->nope + f->a->rope,
+	       from;
+	int go_on;
 	float *acc = f->acc + s * SLICE * f->vp;
 	struct mask mask = {f->keys.doc + span.from, slice.doc, f->keys.row0 + span.from,
 			    slice.row0};
@@ -38,12 +40,14 @@ meet(struct forward *f, const float *q, size_t ldq, size_t q0, size_t s, size_t 
 	if (n == 0)
 		return;
 	panel_product(f->s, FWD_KEYS, 0, 1.0f, q + (q0 + s * SLICE) * ldq, ldq, 1,
-		      f->kt + span.from * kq, kq, slice.n, panel_pad(n), kq);
-	softmax_slice(f->s, FWD_KEYS, slice.n, (n + 15) / 16 * 16,
-		      all_seen(&f->keys, span, &slice) ? NULL : &mask, f->a->scale, &f->run[s], acc,
-		      f->vp);
-	panel_product(acc, f->vp, 1, 1.0f, f->s, FWD_KEYS, 1, f->v_rows + span.from * PANEL, f->tkp,
-		      slice.n, f->vp, n);
+		      f->kt + span.from * kq, kq, slice.n, wide, kq);
+	from = higher(f->span[s].from, span.from); /* its panel may begin before it */
+	go_on = f->span[s].from < k0;		   /* not its first keys */
+	softmax_slice(f->s, FWD_KEYS, slice.n, wide,
+		      all_seen(&f->keys, span, &slice) ? NULL : &mask, f->a->scale, &f->run[s],
+		      go_on ? acc : NULL, f->vp);
+	panel_product(acc, f->vp, go_on, 1.0f, f->s + (from - span.from), FWD_KEYS, 1,
+		      f->v_rows + from * PANEL, f->tkp, slice.n, f->vp, span.to - from);
 }
 
 /* (o, lse) of a row with a further range whose unnormalised output is acc, maximum m, sum l. */
@@ -80,7 +84,6 @@ attend(struct forward *f, const float *q, size_t ldq, float *o, float *lse, size
 
 		if (all.from >= all.to)
 			continue;
-		memset(f->acc, 0, block.n * f->vp * sizeof(float));
 		for (size_t i = 0; i < QUERIES; i++) {
 			f->run[i / SLICE].most[i % SLICE] = -INFINITY;
 			f->run[i / SLICE].sum[i % SLICE] = 0;
@@ -108,11 +111,8 @@ attn_fwd(void *const *buf, const struct k3_mla_attn_args *a)
 	f.v_rows = take(&work, tkp * vp);
 	f.s = take(&work, SLICE * FWD_KEYS);
 	f.acc = take(&work, QUERIES * vp);
-	if (a->first) {
-		memset(o, 0, a->t * hg * a->v * sizeof(*o));
-		for (size_t i = 0; i < a->t * hg; i++)
-			lse[i] = -INFINITY;
-	}
+	for (size_t i = 0; a->first && i < a->t * hg; i++)
+		lse[i] = -INFINITY;
 	for (uint32_t n = 0; n < a->kv.n; n++) {
 		f.keys = rows_of(buf[a->klayout.first + n]);
 		f.keys.doc = padded_docs(work, &f.keys, 0, f.keys.n);
@@ -121,4 +121,7 @@ attn_fwd(void *const *buf, const struct k3_mla_attn_args *a)
 			attend(&f, q + (a->h0 + h) * kq, a->h * kq, o, lse, h);
 		}
 	}
+	for (size_t i = 0; a->first && i < a->t * hg; i++)
+		if (lse[i] == -INFINITY)
+			memset(o + i * a->v, 0, a->v * sizeof(*o));
 }

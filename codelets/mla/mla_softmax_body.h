@@ -1,8 +1,8 @@
 /* Softmax and its gradient on a slice of scores, whole registers at a time; included by
  * mla_attn_body.h.
  *
- * A slice is at most 16 queries against a run of keys.  Columns behind the run and keys that a query
- * must not see are masked by comparison, never by arithmetic: what padding holds may be NaN.
+ * A slice is at most 16 queries against a run of keys.  Columns behind the run and keys that a
+ * query must not see are masked by comparison, never by arithmetic: what padding holds may be NaN.
  * The traps: a NaN of a visible key must go on, so that it is seen in the loss (a maximum may lose
  * it, exp may not); a row that has seen no key has maximum -inf, and -inf - -inf is NaN.
  */
@@ -68,29 +68,35 @@ exp_lanes(lanes x)
 	return p * (lanes)(((int_lanes)t << 23) + 0x3f800000);
 }
 
-/* Sums and maxima of a register, in a fixed order. */
-static inline float
-sum_of_lanes(lanes v)
-{
-	float x[PANEL_LANES];
+typedef float quarter __attribute__((vector_size(16), aligned(4), may_alias));
 
-	memcpy(x, &v, sizeof(x));
-	for (size_t n = PANEL_LANES / 2; n > 0; n /= 2)
-		for (size_t i = 0; i < n; i++)
-			x[i] += x[i + n];
-	return x[0];
+/* Sum and maximum of a register, by quarters of 512 bits, in a fixed order. */
+PANEL_INLINE float
+sum_of_lanes(const lanes *v)
+{
+	const float *x = (const float *)v;
+	quarter q = *(const quarter *)x;
+
+	for (size_t i = 4; i < PANEL_LANES; i += 4)
+		q += *(const quarter *)(x + i);
+	return (q[0] + q[2]) + (q[1] + q[3]);
 }
 
-static inline float
-most_of_lanes(lanes v)
+PANEL_INLINE float
+most_of_lanes(const lanes *v)
 {
-	float x[PANEL_LANES];
+	const float *x = (const float *)v;
+	quarter q = *(const quarter *)x;
 
-	memcpy(x, &v, sizeof(x));
-	for (size_t n = PANEL_LANES / 2; n > 0; n /= 2)
-		for (size_t i = 0; i < n; i++)
-			x[i] = x[i] > x[i + n] ? x[i] : x[i + n];
-	return x[0];
+	for (size_t i = 4; i < PANEL_LANES; i += 4) {
+		quarter y = *(const quarter *)(x + i);
+		typeof(q > y) more = q > y;
+
+		q = (quarter)((more & (typeof(more))q) | (~more & (typeof(more))y));
+	}
+	float lo = q[0] > q[2] ? q[0] : q[2], hi = q[1] > q[3] ? q[1] : q[3];
+
+	return lo > hi ? lo : hi;
 }
 
 /* Columns j .. of query i: all ones where it sees the key. */
@@ -99,8 +105,7 @@ seen(const struct mask *mask, size_t i, size_t j)
 {
 	static const int32_t count[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 	int32_t doc = mask->query_doc[i] ? mask->query_doc[i] : -1,
-		last = (int32_t)((ptrdiff_t)(mask->query_row + i) -
-				 (ptrdiff_t)(mask->key_row + j));
+		last = (int32_t)((ptrdiff_t)(mask->query_row + i) - (ptrdiff_t)(mask->key_row + j));
 
 	return (*(const int_lanes *)(mask->key_doc + j) == doc) &
 	       (*(const int_lanes *)count <= last);
@@ -120,13 +125,14 @@ scaled_row(float *s, size_t i, size_t n, const struct mask *mask, float scale, f
 		*lanes_at(s + j) = x;
 		top = greater(x, top);
 	}
-	float x = most_of_lanes(top);
+	float x = most_of_lanes(&top);
 	*most = x > *most ? x : *most;
 }
 
 /**
  * Scores s [rows, n], leading dimension ld, become exp(scale s - most); the running maximum and sum
- * are brought up to date and acc [rows, v], the sum of weighted values so far, with them.
+ * are brought up to date and acc [rows, v], the sum of weighted values so far (NULL: none yet),
+ * with them.
  *
  * @param n    a multiple of 16
  * @param mask NULL: every query sees every key
@@ -156,8 +162,8 @@ softmax_slice(float *s, size_t ld, size_t rows, size_t n, const struct mask *mas
 			*lanes_at(s + i * ld + j) = p;
 			sum += p;
 		}
-		run->sum[i] = run->sum[i] * shift[i] + sum_of_lanes(sum);
-		for (size_t c = 0; c < v; c += PANEL_LANES)
+		run->sum[i] = run->sum[i] * shift[i] + sum_of_lanes(&sum);
+		for (size_t c = 0; acc && c < v; c += PANEL_LANES)
 			*lanes_at(acc + i * v + c) *= shift[i];
 	}
 }
@@ -165,15 +171,14 @@ softmax_slice(float *s, size_t ld, size_t rows, size_t n, const struct mask *mas
 /**
  * Scores p [rows, n] become P = exp(scale p - lse), dp = dA V^T becomes dS = P (dp - delta) scale.
  *
- * @param lse, delta of query i at [i * step]; lse = -inf: the query sees no key
+ * @param lse, delta of query i at [i * step]
  */
 static void
 gradient_slice(float *p, float *dp, size_t ld, size_t rows, size_t n, const struct mask *mask,
 	       float scale, const float *lse, const float *delta, size_t step)
 {
 	for (size_t i = 0; i < rows; i++) {
-		float l = lse[i * step] == -INFINITY ? INFINITY : lse[i * step],
-		      d = delta[i * step];
+		float l = lse[i * step], d = delta[i * step];
 
 		for (size_t j = i * ld; j < i * ld + n; j += PANEL_LANES) {
 			lanes weight = exp_lanes(lanes_of(p + j) * scale - l),

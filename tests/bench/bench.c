@@ -208,6 +208,13 @@ bench_product(struct bench_call *call, enum bench_form form, size_t m, size_t n,
 	call->flops += 2.0 * (double)m * (double)n * (double)k;
 }
 
+void
+bench_traffic(struct bench_call *call, size_t read, size_t written, size_t updated)
+{
+	call->traffic_bytes += 4.0 * (double)(read + 2 * written + 2 * updated);
+	call->size_bytes += 4.0 * (double)(read + written + updated);
+}
+
 /* One element of the output that --plant-fault names, off by the size of a usual element. */
 static void
 plant(struct bench_case *c)
@@ -274,10 +281,10 @@ static void
 print_line(const struct bench_case *c, const char *name, const double *seconds, double flops,
 	   double bytes, const double *limit_rate, double target)
 {
-	static const char *const limits[BENCH_N_LIMITS] = {"sgemm_same", "sgemm_512", "triad"};
+	static const char *const limits[BENCH_N_LIMITS] = {"sgemm_same", "sgemm_512", "update"};
 	size_t n = c->b->repeat;
 	double time[n], limit[n], share[n];
-	double amount = c->limit == BENCH_TRIAD ? bytes : flops;
+	double amount = c->limit == BENCH_MEMORY ? bytes : flops;
 
 	for (size_t i = 0; i < n; i++) {
 		time[i] = seconds[i];
@@ -289,7 +296,7 @@ print_line(const struct bench_case *c, const char *name, const double *seconds, 
 	printf("%s\t%s\t%s\t%s\t%.3g\t%.9g\t%.9g\t%.9g\t%.9g\t%s\t%s\t%.9g\t%.4f\t", c->b->family,
 	       name, c->b->model->name, c->shape, c->error, 1e6 * median,
 	       1e6 * bench_quantile(time, n, 0.1), 1e6 * bench_quantile(time, n, 0.9),
-	       1e-9 * amount / median, c->limit == BENCH_TRIAD ? "GB/s" : "GFLOP/s",
+	       1e-9 * amount / median, c->limit == BENCH_MEMORY ? "GB/s" : "GFLOP/s",
 	       limits[c->limit], 1e-9 * bench_quantile(limit, n, 0.5), part);
 	if (target > 0)
 		printf("%.2f\t%s\n", target, part >= target ? "met" : "short");
@@ -317,11 +324,12 @@ report(struct bench_case *c)
 		for (size_t i = 0; i < n; i++)
 			all[i] += call->seconds[i];
 		flops += call->flops;
-		bytes += call->bytes;
+		bytes += call->traffic_bytes;
 		if (c->n_calls > 1) {
 			char name[128];
 			snprintf(name, sizeof(name), "%s/%s", c->name, k3_op_name(call->op));
-			print_line(c, name, call->seconds, call->flops, call->bytes, limit_rate, 0);
+			print_line(c, name, call->seconds, call->flops, call->traffic_bytes,
+				   limit_rate, 0);
 		}
 	}
 	print_line(c, c->name, all, flops, bytes, limit_rate, c->target);

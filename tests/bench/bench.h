@@ -43,9 +43,9 @@ enum { BENCH_BUFFERS = 64, BENCH_CALLS = 2, BENCH_OUTPUTS = 16 };
 
 /* What the time is compared with, each on one thread. */
 enum bench_limit {
-	BENCH_SAME,  /* OpenBLAS sgemm of the same shapes, packed */
-	BENCH_CUBE,  /* OpenBLAS sgemm 512^3 */
-	BENCH_TRIAD, /* a = b + s c over as many bytes: the same level of the caches */
+	BENCH_SAME,   /* OpenBLAS sgemm of the same shapes, packed */
+	BENCH_CUBE,   /* OpenBLAS sgemm 512^3 */
+	BENCH_MEMORY, /* a += s b over arrays of the same size together: the same cache */
 	BENCH_N_LIMITS
 };
 
@@ -72,8 +72,9 @@ struct bench_call {
 	void *buf[BENCH_BUFFERS];
 	uint32_t n;
 	void *args;
-	double flops, bytes; /* flops: the products' when there are any */
-	double *seconds;     /* of each repetition */
+	double flops;			  /* the products' when there are any */
+	double traffic_bytes, size_bytes; /* what moves; what is held */
+	double *seconds;		  /* of each repetition */
 };
 
 struct bench_case {
@@ -135,6 +136,12 @@ struct k3_weight bench_weight(struct bench_call *call, size_t rows, size_t cols,
 /** Pushes the gradient of a weight, an output that the kernel writes. */
 struct k3_weight bench_gradient(struct bench_call *call, const char *name, size_t rows, size_t cols,
 				float **dw);
+/**
+ * Counts the memory traffic of floats that are read, written and updated (both). A line that is
+ * written is read before, as stores of this size do without being asked, so both of the last count
+ * twice.
+ */
+void bench_traffic(struct bench_call *call, size_t read, size_t written, size_t updated);
 /** Counts 2 m n k flops, and lets sgemm do the same for the limit. */
 void bench_product(struct bench_call *call, enum bench_form form, size_t m, size_t n, size_t k);
 

@@ -80,7 +80,7 @@ open_mix(struct bench_case *c, struct bench *b, enum k3_op op, struct mix *m)
 			  .d = b->model->width,
 			  .n = n < MOST_BLOCKS ? n : MOST_BLOCKS,
 			  .eps = b->model->norm_eps};
-	if (!bench_open(c, b, k3_op_name(op), BENCH_TRIAD, 0, "t=%zu d=%zu blocks=%zu", m->t, m->d,
+	if (!bench_open(c, b, k3_op_name(op), BENCH_MEMORY, 0, "t=%zu d=%zu blocks=%zu", m->t, m->d,
 			m->n))
 		return false;
 	m->p = bench_random(c, m->t * m->d, -1, 1);
@@ -128,7 +128,7 @@ forward(struct bench *b)
 	a.rho = push_vector(call, m.rho, m.d);
 	a.w = push_vector(call, m.w, m.d);
 	bench_args(call, &a, sizeof(a));
-	call->bytes = 4.0 * (double)(m.t * m.d) * (double)(m.n + 2);
+	bench_traffic(call, m.t * m.d * (m.n + 1), m.t * (m.d + len), 0);
 	if (bench_run(&c)) {
 		double *want = bench_doubles(&c, m.t * m.d), *want_stat = statistics(&c, &m);
 		for (size_t i = 0; i < m.t * m.d; i++)
@@ -231,7 +231,7 @@ backward(struct bench *b)
 	a.rho = push_vector(call, m.rho, m.d);
 	a.w = push_vector(call, m.w, m.d);
 	bench_args(call, &a, sizeof(a));
-	call->bytes = 4.0 * (double)(m.t * m.d) * (double)(2 * m.n + 4);
+	bench_traffic(call, m.t * m.d * (m.n + 3), m.t * m.d * (m.n + 1), 0);
 	if (bench_run(&c))
 		expect_back(&c, &m, dy, addend, stat, dp, dblock, dvector);
 	bench_close(&c);

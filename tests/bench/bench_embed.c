@@ -24,14 +24,14 @@ forward(struct bench *b)
 	struct bench_case c;
 	float *table;
 
-	if (!bench_open(&c, b, "embed_fwd", BENCH_TRIAD, 0, "t=%zu d=%zu vocab=%zu", t, d, vocab))
+	if (!bench_open(&c, b, "embed_fwd", BENCH_MEMORY, 0, "t=%zu d=%zu vocab=%zu", t, d, vocab))
 		return;
 	struct bench_call *call = bench_call(&c, K3_OP_EMBED_FWD);
 	float *y = bench_out(call, "y", t * d);
 	int32_t *ids = bench_push(call, random_ids(&c, t, vocab));
 	a.table = bench_weight(call, vocab, d, &table);
 	bench_args(call, &a, sizeof(a));
-	call->bytes = 8.0 * (double)(t * d);
+	bench_traffic(call, t * d, t * d, 0);
 	if (bench_run(&c)) {
 		double *want = bench_doubles(&c, t * d);
 		for (size_t i = 0; i < t * d; i++)
@@ -50,14 +50,14 @@ backward(struct bench *b)
 	struct bench_case c;
 	float *dtable;
 
-	if (!bench_open(&c, b, "embed_bwd", BENCH_TRIAD, 0, "t=%zu d=%zu vocab=%zu", t, d, vocab))
+	if (!bench_open(&c, b, "embed_bwd", BENCH_MEMORY, 0, "t=%zu d=%zu vocab=%zu", t, d, vocab))
 		return;
 	struct bench_call *call = bench_call(&c, K3_OP_EMBED_BWD);
 	float *dy = bench_in(call, t * d);
 	int32_t *ids = bench_push(call, random_ids(&c, t, vocab));
 	a.table = bench_gradient(call, "dtable", vocab, d, &dtable);
 	bench_args(call, &a, sizeof(a));
-	call->bytes = 4.0 * (double)(vocab * d) + 12.0 * (double)(t * d);
+	bench_traffic(call, t * d, vocab * d, t * d);
 	if (bench_run(&c)) {
 		double *want = bench_doubles(&c, vocab * d);
 		for (size_t i = 0; i < t * d; i++)

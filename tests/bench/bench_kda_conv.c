@@ -117,7 +117,7 @@ open_conv(struct bench_case *c, struct bench *b, enum k3_op op, struct conv *x,
 				       .taps = x->taps,
 				       .l2_eps = (float)m->l2_eps,
 				       .group_heads = (uint32_t)x->h};
-	if (!bench_open(c, b, k3_op_name(op), BENCH_TRIAD, 0, "t=%zu p=%zu taps=%zu", x->t, x->p,
+	if (!bench_open(c, b, k3_op_name(op), BENCH_MEMORY, 0, "t=%zu p=%zu taps=%zu", x->t, x->p,
 			x->taps))
 		return false;
 	x->u = bench_random(c, x->t * 3 * x->p, -1, 1);
@@ -154,7 +154,7 @@ conv_forward(struct bench *b)
 	bench_push(call, x.u);
 	bench_push(call, bench_layout(&c, x.t));
 	push_taps(call, &x, &a);
-	call->bytes = 4.0 * (double)x.t * (double)(2 * width + 2 * x.h);
+	bench_traffic(call, x.t * width, x.t * (width + 2 * x.h), 0);
 	if (bench_run(&c)) {
 		convolve(&c, &x);
 		bench_expect(&c, "qkv", qkv, width, x.y, x.t, width, x.k);
@@ -187,7 +187,7 @@ conv_backward(struct bench *b)
 	a.dck = bench_gradient(call, "dck", x.p, x.taps, &dtap[1]);
 	a.dcv = bench_gradient(call, "dcv", x.p, x.taps, &dtap[2]);
 	push_taps(call, &x, &a);
-	call->bytes = 4.0 * (double)x.t * (double)(4 * width + 2 * x.h);
+	bench_traffic(call, x.t * (3 * width + 2 * x.h), x.t * width, 0);
 	if (bench_run(&c))
 		expect_gradients(&c, &x, dqkv, du, dtap);
 	bench_close(&c);

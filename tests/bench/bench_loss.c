@@ -73,7 +73,7 @@ forward(struct bench *b)
 		double *stat = bench_doubles(&c, 2 * x.t);
 		cross_entropy(want, stat, labels, hyper[K3_HYPER_INV_N], &x);
 		bench_expect(&c, "tstat", tstat, 2, stat, x.t, 2, x.d);
-		bench_expect(&c, "dlogits", logits, x.vocab, want, x.t, x.vocab, x.d);
+		bench_expect(&c, "dlogits", logits, x.vocab, want, x.t, x.vocab, x.d + x.vocab);
 	}
 	bench_close(&c);
 }

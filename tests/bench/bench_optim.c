@@ -16,14 +16,14 @@ grad_norm(struct bench *b)
 	struct k3_grad_norm_args a = {.n_elems = &n};
 	struct bench_case c;
 
-	if (!bench_open(&c, b, "grad_norm_partial", BENCH_TRIAD, 0, "n=%zu", n))
+	if (!bench_open(&c, b, "grad_norm_partial", BENCH_MEMORY, 0, "n=%zu", n))
 		return;
 	struct bench_call *call = bench_call(&c, K3_OP_GRAD_NORM);
 	double *partial = bench_out_typed(call, "partial", 1, BENCH_F64);
 	float *g = bench_in(call, n);
 	a.grads = bench_list(call, 1);
 	bench_args(call, &a, sizeof(a));
-	call->bytes = 4.0 * (double)n;
+	bench_traffic(call, n, 0, 0);
 	if (bench_run(&c)) {
 		/* sums of n positive numbers in double: the roundings do not cancel */
 		long double sum = 0;
@@ -71,7 +71,7 @@ adamw(struct bench *b)
 	float *after[3], *before[3];
 	struct bench_case c;
 
-	if (!bench_open(&c, b, "adamw_step", BENCH_TRIAD, 0, "n=%zu", n))
+	if (!bench_open(&c, b, "adamw_step", BENCH_MEMORY, 0, "n=%zu", n))
 		return;
 	struct bench_call *call = bench_call(&c, K3_OP_ADAMW_STEP);
 	double *out = bench_push(call, bench_doubles(&c, K3_OUT_LEN));
@@ -89,7 +89,7 @@ adamw(struct bench *b)
 	a.grads = (struct k3_list){call->n, 1};
 	float *grad = bench_in(call, n);
 	bench_args(call, &a, sizeof(a));
-	call->bytes = 28.0 * (double)n;
+	bench_traffic(call, n, 0, 3 * n);
 	if (bench_run(&c))
 		expect_step(&c, after, before, grad, &a, hyper[K3_HYPER_LR], hyper[K3_HYPER_STEP],
 			    out[K3_OUT_COEF]);

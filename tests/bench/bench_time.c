@@ -70,43 +70,41 @@ product_rate(const struct bench_product *p, size_t n)
 	return flops / (now() - start);
 }
 
-struct triad {
-	float *a, *b, *c;
+struct update {
+	float *a, *b;
 	size_t n;
 };
 
-/* 12 bytes per element; the store's own read of the line is the machine's affair. */
 __attribute__((noinline)) static void
-triad(float *restrict a, const float *restrict b, const float *restrict c, float s, size_t n)
+update(float *restrict a, const float *restrict b, float s, size_t n)
 {
 	for (size_t i = 0; i < n; i++)
-		a[i] = b[i] + s * c[i];
+		a[i] += s * b[i];
 }
 
 static double
-triad_rate(const struct triad *t)
+update_rate(const struct update *u)
 {
 	double start = now();
 
-	triad(t->a, t->b, t->c, 0.5f, t->n);
-	return 12.0 * (double)t->n / (now() - start);
+	update(u->a, u->b, 0x1p-10f, u->n);
+	return 12.0 * (double)u->n / (now() - start);
 }
 
-static struct triad
-prepare_triad(struct bench_case *c)
+static struct update
+prepare_update(struct bench_case *c)
 {
-	struct triad t = {NULL, NULL, NULL, 0};
+	struct update u = {NULL, NULL, 0};
 	double bytes = 0;
 
 	for (size_t i = 0; i < c->n_calls; i++)
-		bytes += c->call[i].bytes;
-	t.n = (size_t)(bytes / 12) + 1;
+		bytes += c->call[i].size_bytes;
+	u.n = (size_t)(bytes / 8) + 1;
 	/* arrays at the same place of a page would make loads wait for stores */
-	size_t apart = (t.n + 1023) / 1024 * 1024 + 336;
-	t.a = bench_random(c, 3 * apart, -1, 1);
-	t.b = t.a + apart;
-	t.c = t.b + apart;
-	return t;
+	size_t apart = (u.n + 1023) / 1024 * 1024 + 336;
+	u.a = bench_random(c, 2 * apart, -1, 1);
+	u.b = u.a + apart;
+	return u;
 }
 
 void
@@ -114,11 +112,11 @@ bench_measure(struct bench_case *c, double *limit_rate)
 {
 	struct bench_product cube;
 	const struct bench_product *p = NULL;
-	struct triad t = {NULL, NULL, NULL, 0};
+	struct update u = {NULL, NULL, 0};
 	size_t n = 0, repeat = c->b->repeat;
 
-	if (c->limit == BENCH_TRIAD)
-		t = prepare_triad(c);
+	if (c->limit == BENCH_MEMORY)
+		u = prepare_update(c);
 	else
 		prepare_products(c, &cube, &p, &n);
 	for (size_t k = 0; k < c->n_calls; k++)
@@ -132,7 +130,7 @@ bench_measure(struct bench_case *c, double *limit_rate)
 			bench_kernel(&c->call[k]);
 			c->call[k].seconds[i] = now() - start;
 		}
-		limit_rate[i] = c->limit == BENCH_TRIAD ? triad_rate(&t) : product_rate(p, n);
+		limit_rate[i] = c->limit == BENCH_MEMORY ? update_rate(&u) : product_rate(p, n);
 	}
 }
 

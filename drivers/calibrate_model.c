@@ -1,0 +1,143 @@
+/* Our operations, at work: plans of a few layers run in their order, so that each kernel finds its
+ * operands where a training step leaves them, not in a warm cache.  The trap: other programs share
+ * the machine, so a task's time is the least over some runs. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "../common/log.h"
+#include "../common/rng.h"
+#include "../common/status.h"
+#include "../planner/plan_check.h"
+#include "calibrate.h"
+
+/* The first four layers hold every kind: dense feed-forward, KDA, MLA, experts. */
+enum { LAYERS = 4, VOCABULARY = 4096, EXPERTS = 8, TILE = 256 };
+
+static int
+add_sample(struct k3_op_samples *s, const struct k3_task *t, double us)
+{
+	if (s->n == s->cap) {
+		size_t cap = s->cap ? 2 * s->cap : 64;
+		struct k3_rate_sample *grown = realloc(s->sample, cap * sizeof(*grown));
+		if (!grown)
+			return K3_ENOMEM;
+		s->sample = grown;
+		s->cap = cap;
+	}
+	s->sample[s->n++] = (struct k3_rate_sample){t->flops, t->bytes, t->param_bytes, us};
+	return K3_OK;
+}
+
+/* Runs a plan, a first time for nothing; each task's least time becomes a sample. */
+static int
+measure(struct k3_serial *serial, const struct k3_plan *plan, const struct k3_host_batch *batch,
+	const double *hyper, uint32_t repeat, struct k3_op_samples *samples)
+{
+	double *us = malloc((plan->n_tasks + 1) * sizeof(*us)),
+	       *least = malloc((plan->n_tasks + 1) * sizeof(*least));
+	int ret = us && least ? K3_OK : K3_ENOMEM;
+
+	K3_TRY(ret);
+	K3_TRY(k3_plan_check(plan));
+	for (uint32_t run = 0; run <= repeat; run++) {
+		K3_TRY(k3_serial_run(serial, plan, batch, hyper, us));
+		for (size_t i = 0; i < plan->n_tasks; i++)
+			if (run <= 1 || us[i] < least[i])
+				least[i] = us[i];
+	}
+	for (size_t i = 0; i < plan->n_tasks; i++)
+		K3_TRY(add_sample(&samples[plan->task[i].op], &plan->task[i], least[i]));
+out:
+	free(us);
+	free(least);
+	return ret;
+}
+
+static int
+measure_microbatch(struct k3_serial *serial, const struct k3_model *model, size_t tokens,
+		   uint32_t repeat, struct k3_op_samples *samples)
+{
+	int32_t *rows = malloc(3 * tokens * sizeof(*rows));
+	struct k3_host_batch batch = {rows, rows + tokens, NULL};
+	struct k3_layout layout = {tokens, rows + 2 * tokens};
+	struct k3_microbatch what = {.backward = true, .first = true, .count = true};
+	double hyper[K3_HYPER_LEN] = {0};
+	uint64_t key = k3_rng_key("calibrate", 0);
+	struct k3_plan *plan = NULL;
+	int ret = rows ? K3_OK : K3_ENOMEM;
+
+	K3_TRY(ret);
+	for (size_t i = 0; i < tokens; i++) {
+		double u = k3_rng_uniform(key, i), v = k3_rng_uniform(key, i + tokens);
+		rows[i] = (int32_t)(u * model->config.vocab);
+		rows[tokens + i] = (int32_t)(v * model->config.vocab);
+		rows[2 * tokens + i] = 1;
+	}
+	hyper[K3_HYPER_VALID] = (double)tokens;
+	hyper[K3_HYPER_INV_N] = 1 / (double)tokens;
+	hyper[K3_HYPER_LR] = 1e-4;
+	hyper[K3_HYPER_STEP] = 1;
+	K3_TRY(k3_plan_microbatch(&plan, model, &layout, &what));
+	K3_TRY(measure(serial, plan, &batch, hyper, repeat, samples));
+out:
+	k3_plan_destroy(plan);
+	free(rows);
+	return ret;
+}
+
+/* One size of tile: from initial values to the end of a step. */
+static int
+measure_tile(const struct k3_config *config, const struct k3_plan_options *options, size_t tokens,
+	     uint32_t repeat, struct k3_op_samples *samples)
+{
+	struct k3_model *model = NULL;
+	struct k3_serial *serial = NULL;
+	struct k3_plan *plan = NULL;
+	int ret;
+
+	K3_TRY(k3_model_create(&model, config, options));
+	K3_TRY(k3_serial_create(&serial, model));
+	K3_TRY(k3_plan_init(&plan, model, 0, false));
+	K3_TRY(measure(serial, plan, NULL, NULL, 0, samples));
+	K3_TRY(measure_microbatch(serial, model, tokens, repeat, samples));
+	k3_plan_destroy(plan);
+	K3_TRY(k3_plan_optimizer(&plan, model, 0));
+	K3_TRY(measure(serial, plan, NULL, NULL, 1, samples));
+out:
+	k3_plan_destroy(plan);
+	k3_serial_destroy(serial);
+	k3_model_destroy(model);
+	return ret;
+}
+
+int
+k3i_measure_model(struct k3_op_samples *samples, const char *preset, const uint32_t *tokens,
+		  size_t n_tokens, uint32_t repeat)
+{
+	struct k3_plan_options options;
+	struct k3_config config;
+	int ret;
+
+	K3_TRY(k3_config_preset(&config, preset));
+	config.vision.present = false;
+	/* more experts or tokens of the vocabulary would add memory, not information */
+	if (config.experts > EXPERTS)
+		config.experts = EXPERTS;
+	if (config.top_k > config.experts)
+		config.top_k = config.experts;
+	if (config.layers > LAYERS)
+		K3_TRY(k3_config_set_layers(&config, LAYERS));
+	if (config.vocab > VOCABULARY)
+		K3_TRY(k3_config_set_vocab(&config, VOCABULARY));
+	k3_plan_options_init(&options);
+	options.fingerprint = true; /* hashes are measured too */
+	for (size_t i = 0; i < n_tokens; i++)
+		K3_TRY(measure_tile(&config, &options, tokens[i], repeat, samples));
+	/* several tiles: states and attention that cross their borders; what is computed again */
+	options.tile_tokens = TILE;
+	for (uint32_t l = 0; l < config.layers; l++)
+		options.activations[l] = K3_RECOMPUTE;
+	K3_TRY(measure_tile(&config, &options, tokens[n_tokens - 1], repeat, samples));
+out:
+	return ret;
+}
