@@ -22,7 +22,7 @@ struct step_options {
 	long long layers, vocab, tokens, accumulate, workers, window, steps, rounds, warmup, seed;
 	struct k3_cut cut;
 	double memory_gib, limit_s;
-	bool compare_workers, fingerprint;
+	bool compare_workers, fingerprint, check;
 };
 
 struct row {
@@ -175,6 +175,7 @@ make_case(struct step_options *o, struct k3i_step_case *what)
 	what->plan.fingerprint = o->fingerprint;
 	K3_TRY(choose_activations(o, what));
 	what->trace_dir = o->trace;
+	what->check_only = o->check;
 	what->accumulate = (size_t)o->accumulate;
 	what->seed = (uint64_t)o->seed;
 	what->steps = (uint64_t)o->steps;
@@ -190,6 +191,8 @@ known_scheduler(const char *name)
 {
 	struct starpu_sched_policy **p = starpu_sched_get_predefined_policies();
 
+	if (getenv("STARPU_SCHED_LIB"))
+		return true; /* may hold any */
 	for (; *p; p++)
 		if (strcmp((*p)->policy_name, name) == 0)
 			return true;
@@ -315,6 +318,7 @@ parse(struct step_options *o, int argc, char **argv)
 		 "compares bits of loss, gradients and parameters, twice and between rows", false},
 		{"trace", "DIR", K3_OPT_STRING, &o->trace, 0, 0,
 		 "records all tasks of a single row, as k3_train does", false},
+		{"check", NULL, K3_OPT_SWITCH, &o->check, 0, 0, "checks and times nothing", false},
 		{"limit", "SECONDS", K3_OPT_REAL, &o->limit_s, 1, 1e6,
 		 "time after which a row is given up (600)", false},
 	};

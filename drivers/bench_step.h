@@ -13,6 +13,7 @@ struct k3i_step_case {
 	size_t n_docs, *doc_tokens; /* documents of each microbatch */
 	uint64_t seed, steps, rounds, warmup;
 	uint32_t window;
+	bool check_only;       /* no figures */
 	const char *trace_dir; /* NULL: nothing is traced */
 };
 

@@ -23,17 +23,21 @@ check_PROGRAMS += \
 	tests/test_kda_recurrent \
 	tests/test_kda_small \
 	tests/test_layout \
+	tests/test_lint \
 	tests/test_lm_head \
 	tests/test_machine \
 	tests/test_mix_norm \
 	tests/test_mla \
+	tests/test_mla_blocks \
 	tests/test_mla_proj \
 	tests/test_model \
+	tests/test_model_flops \
 	tests/test_model_walk \
 	tests/test_moe \
 	tests/test_moe_route \
 	tests/test_optim \
 	tests/test_options \
+	tests/test_panel \
 	tests/test_param_init \
 	tests/test_params \
 	tests/test_perfmodel_check \
@@ -45,9 +49,11 @@ check_PROGRAMS += \
 	tests/test_plan_program \
 	tests/test_recall \
 	tests/test_rng \
+	tests/test_run_bench_step \
 	tests/test_run_calibrate \
 	tests/test_run_golden \
 	tests/test_run_recall \
+	tests/test_run_sched \
 	tests/test_run_spine \
 	tests/test_run_trace \
 	tests/test_run_train \
