@@ -359,6 +359,7 @@ k3_bench_step(int argc, char **argv)
 {
 	struct step_options o = {.tokens = 1024,
 				 .accumulate = 1,
+				 .cut.tile_tokens = K3_TILE_AUTO,
 				 .steps = 2,
 				 .rounds = 5,
 				 .warmup = 1,
