@@ -6,6 +6,7 @@
 set -eu
 top=$(cd "$(dirname "$0")/.." && pwd)
 . "$top/contrib/packages.sh"
+. "$top/contrib/programs.sh"
 build=$top/build-demo
 out=$build/demo
 steps=100
@@ -20,42 +21,11 @@ say()
 	printf '\n== %s\n' "$*" >&2
 }
 
-say "Packages"
-# shellcheck disable=SC2086 # lists of words
-packages_need $packages_build $packages_starpu
-
-say "Build in $build"
-here=$(pwd)
-mkdir -p "$build"
-if [ ! -x "$top/configure" ] || [ ! -f "$top/build-aux/ltmain.sh" ]; then
-	sh "$top/autogen.sh" >"$build/autogen.out" 2>&1 || { tail -n 20 "$build/autogen.out" >&2; exit 1; }
-fi
-cd "$build"
-if [ ! -f Makefile ]; then
-	"$top/configure" >configure.out 2>&1 || { tail -n 20 configure.out >&2; exit 1; }
-fi
-make -j2 >make.out 2>&1 || { tail -n 40 make.out >&2; exit 1; }
+say "Packages and build in $build"
+programs_build "$top" "$build"
+programs_environment "$top" "$build"
 rm -rf "$out"
 mkdir -p "$out"
-cd "$here"
-
-# One BLAS thread in each worker; StarPU's calibration stays beside the build.
-OPENBLAS_NUM_THREADS=1
-STARPU_HOME=${STARPU_HOME:-$build/starpu-home}
-STARPU_SILENT=1
-export OPENBLAS_NUM_THREADS STARPU_HOME STARPU_SILENT
-mkdir -p "$STARPU_HOME"
-
-# An OpenBLAS that does not know the processor is many times slower; the programs say which kernels would fit.
-if [ -z "${OPENBLAS_CORETYPE:-}" ]; then
-	core=$("$build/k3_verify" "$top/tests/data/golden/text_tiny.safetensors" 2>&1 >/dev/null |
-		sed -n 's/.*set OPENBLAS_CORETYPE=\([A-Za-z0-9]*\).*/\1/p' | head -n 1)
-	if [ -n "$core" ]; then
-		OPENBLAS_CORETYPE=$core
-		export OPENBLAS_CORETYPE
-		echo "OpenBLAS does not know this processor: OPENBLAS_CORETYPE=$core" >&2
-	fi
-fi
 
 say "Data set: every byte a token, the last tenth of each file held out"
 "$build/k3_data" tokens --bytes "$@" -o "$out/demo.k3t"
