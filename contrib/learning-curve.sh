@@ -88,7 +88,7 @@ set key top right
 set xrange [0:*]
 set yrange [0:*]
 plot "$out.tsv" skip 1 using 1:2 with linespoints pt 7 ps 0.4 lw 2 lc rgb "#1f5fa8" title "debug17", \
-	$bigram with lines dt 2 lw 1.5 lc rgb "#888888" title sprintf("bigram, %.2f", $bigram), \
+	$bigram with lines dt 2 lw 1.5 lc rgb "#888888" title sprintf("one byte of context, %.2f", $bigram), \
 	$trigram with lines dt 4 lw 1.5 lc rgb "#b04020" title sprintf("two bytes of context, %.2f", $trigram)
 END
 echo "learning-curve.sh: $out.tsv, $out.svg" >&2
