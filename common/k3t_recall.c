@@ -37,7 +37,7 @@ void
 k3_recall_options_init(struct k3_recall_options *options)
 {
 	*options = (struct k3_recall_options){.pairs = 16,
-					      .key_bytes = 2,
+					      .key_bytes = 1,
 					      .value_bytes = 1,
 					      .filler_bytes = 512,
 					      .multiple = 1024,

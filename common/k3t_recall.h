@@ -19,7 +19,7 @@ struct k3_recall_options {
 	uint32_t vocab;	   /* 260 .. INT32_MAX, special ids as in k3_k3t_import_bytes */
 };
 
-/** Defaults: 16 pairs, keys of two bytes, values of one, 512 bytes of filler, multiple 1024. */
+/** Defaults: 16 pairs, keys and values of one byte, 512 bytes of filler, multiple 1024. */
 void k3_recall_options_init(struct k3_recall_options *options);
 
 /** Sizes that follow from the options; each document has the same. */

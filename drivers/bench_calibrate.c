@@ -138,6 +138,8 @@ parse(int argc, char **argv, struct request *rq)
 		k3_error("drivers", "%s: k3_bench calibrate takes options only", argv[first]);
 		ret = K3_EINVAL;
 	}
+	if (ret == K3_OK && rq->model)
+		ret = k3_config_preset(&(struct k3_config){0}, rq->model);
 	return ret;
 }
 

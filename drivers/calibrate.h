@@ -24,8 +24,8 @@ int k3i_measure_runtime(double *task_us);
 
 /**
  * Times the operations of the first layers of a model on one thread: initial values, training
- * microbatches of `tokens` rows in one tile (in tiles of 256 besides, when there are more), and the
- * end of a step.
+ * microbatches of `tokens` rows in one tile, the last of them in tiles of 256 with recomputed
+ * activations besides, and the end of a step.
  * @param repeat   runs of each plan after a first that does not count; a task's time is its least
  * @param samples  [K3_N_OPS], grown
  */

@@ -87,19 +87,15 @@ out:
 
 /* One size of tile: from initial values to the end of a step. */
 static int
-measure_tile(const struct k3_config *config, uint32_t tile_tokens, size_t tokens, uint32_t repeat,
-	     struct k3_op_samples *samples)
+measure_tile(const struct k3_config *config, const struct k3_plan_options *options, size_t tokens,
+	     uint32_t repeat, struct k3_op_samples *samples)
 {
-	struct k3_plan_options options;
 	struct k3_model *model = NULL;
 	struct k3_serial *serial = NULL;
 	struct k3_plan *plan = NULL;
 	int ret;
 
-	k3_plan_options_init(&options);
-	options.tile_tokens = tile_tokens;
-	options.fingerprint = true;
-	K3_TRY(k3_model_create(&model, config, &options));
+	K3_TRY(k3_model_create(&model, config, options));
 	K3_TRY(k3_serial_create(&serial, model));
 	K3_TRY(k3_plan_init(&plan, model, 0, false));
 	K3_TRY(measure(serial, plan, NULL, NULL, 0, samples));
@@ -118,6 +114,7 @@ int
 k3i_measure_model(struct k3_op_samples *samples, const char *preset, const uint32_t *tokens,
 		  size_t n_tokens, uint32_t repeat)
 {
+	struct k3_plan_options options;
 	struct k3_config config;
 	int ret;
 
@@ -132,11 +129,15 @@ k3i_measure_model(struct k3_op_samples *samples, const char *preset, const uint3
 		K3_TRY(k3_config_set_layers(&config, LAYERS));
 	if (config.vocab > VOCABULARY)
 		K3_TRY(k3_config_set_vocab(&config, VOCABULARY));
-	for (size_t i = 0; i < n_tokens; i++) {
-		K3_TRY(measure_tile(&config, 0, tokens[i], repeat, samples));
-		if (i + 1 == n_tokens && tokens[i] > TILE)
-			K3_TRY(measure_tile(&config, TILE, tokens[i], repeat, samples));
-	}
+	k3_plan_options_init(&options);
+	options.fingerprint = true; /* hashes are measured too */
+	for (size_t i = 0; i < n_tokens; i++)
+		K3_TRY(measure_tile(&config, &options, tokens[i], repeat, samples));
+	/* several tiles: states and attention that cross their borders; what is computed again */
+	options.tile_tokens = TILE;
+	for (uint32_t l = 0; l < config.layers; l++)
+		options.activations[l] = K3_RECOMPUTE;
+	K3_TRY(measure_tile(&config, &options, tokens[n_tokens - 1], repeat, samples));
 out:
 	return ret;
 }

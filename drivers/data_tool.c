@@ -161,7 +161,7 @@ recall_run(int argc, char **argv, FILE *out)
 		{"pairs", "N", K3_OPT_INT, &pairs, 1, K3_RECALL_MAX_PAIRS,
 		 "pairs of a document (16)", false},
 		{"key-bytes", "N", K3_OPT_INT, &key_bytes, 1, K3_RECALL_MAX_WORD_BYTES,
-		 "letters of a key (2)", false},
+		 "letters of a key (1)", false},
 		{"value-bytes", "N", K3_OPT_INT, &value_bytes, 1, K3_RECALL_MAX_WORD_BYTES,
 		 "hexadecimal digits of a value (1)", false},
 		{"filler", "N", K3_OPT_INT, &filler, 0, 1 << 24,

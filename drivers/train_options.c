@@ -13,7 +13,7 @@
 #include "../common/status.h"
 #include "train.h"
 
-enum { MAX_OPTIONS = 32, MOST_JSON_BYTES = 1 << 20 };
+enum { MAX_OPTIONS = 48, MOST_JSON_BYTES = 1 << 20 };
 
 static size_t
 make_table(struct k3_option *table, struct k3_train_options *o)
@@ -77,6 +77,7 @@ make_table(struct k3_option *table, struct k3_train_options *o)
 		K3_TRACE_OPTIONS(&o->trace, &o->trace_tasks),
 	};
 
+	_Static_assert(sizeof(all) / sizeof(all[0]) <= MAX_OPTIONS, "callers hold that many");
 	memcpy(table, all, sizeof(all));
 	return sizeof(all) / sizeof(all[0]);
 }
@@ -87,6 +88,7 @@ defaults(struct k3_train_options *o)
 	memset(o, 0, sizeof(*o));
 	o->tokens = 256;
 	o->accumulate = 1;
+	o->cut.tile_tokens = K3_TILE_AUTO;
 	o->steps = 10;
 	o->warmup = 2;
 	o->lr = 8e-4;

@@ -1,6 +1,6 @@
 /* Chains from the plan's end to its beginning, so that one pass gives every task what must follow
- * it.  The trap: readers of a handle wait for nobody but the writer before them, so a write makes
- * the readers behind it forgotten, and a read must not see them. */
+ * it.  The trap: readers of a handle do not wait for each other, so a read looks at the next
+ * writer alone, a write at the readers before that as well. */
 #include "critical_path.h"
 
 #include <stdlib.h>

@@ -43,7 +43,16 @@ processor_name(char *out, size_t out_bytes)
 }
 
 /* Kinds of operations as the defaults tell them apart. */
-enum rate_kind { RATE_GEMM, RATE_EXPERT, RATE_CHUNK, RATE_ATTENTION, RATE_POINTWISE, RATE_COPY };
+enum rate_kind {
+	RATE_PRODUCT,
+	RATE_CHUNK,
+	RATE_ATTENTION,
+	RATE_MIX,
+	RATE_CONV,
+	RATE_UPDATE,
+	RATE_RANDOM,
+	RATE_COPY
+};
 
 static enum rate_kind
 kind_of(enum k3_op op)
@@ -56,41 +65,42 @@ kind_of(enum k3_op op)
 	case K3_OP_MLA_ATTN_FWD:
 	case K3_OP_MLA_ATTN_BWD:
 		return RATE_ATTENTION;
-	case K3_OP_EXPERT_FWD:
-	case K3_OP_EXPERT_DGRAD:
-	case K3_OP_EXPERT_WGRAD:
-		return RATE_EXPERT;
 	case K3_OP_MIX_NORM_FWD:
 	case K3_OP_MIX_NORM_BWD:
+		return RATE_MIX;
 	case K3_OP_KDA_CONV_FWD:
 	case K3_OP_KDA_CONV_BWD:
+	case K3_OP_MOE_ROUTE_FWD:
+		return RATE_CONV;
+	case K3_OP_GRAD_NORM:
+	case K3_OP_ADAMW_STEP:
+	case K3_OP_HASH_DATA:
+		return RATE_UPDATE;
 	case K3_OP_PARAM_INIT:
-		return RATE_POINTWISE;
+		return RATE_RANDOM;
 	case K3_OP_EMBED_FWD:
 	case K3_OP_EMBED_BWD:
 	case K3_OP_MOE_COUNT:
 	case K3_OP_LOSS_SUM:
-	case K3_OP_GRAD_NORM:
 	case K3_OP_CLIP_FACTOR:
-	case K3_OP_ADAMW_STEP:
 	case K3_OP_ROUTER_BIAS_UPDATE:
-	case K3_OP_HASH_DATA:
 	case K3_OP_BATCH_LOAD:
 	case K3_OP_STEP_LOAD:
 		return RATE_COPY;
 	default:
-		return k3_op_is_comm(op) ? RATE_COPY : RATE_GEMM;
+		return k3_op_is_comm(op) ? RATE_COPY : RATE_PRODUCT;
 	}
 }
 
 void
 k3_machine_init(struct k3_machine *m, const char *blas, uint32_t cores)
 {
-	/* one core of a current server, rounded from what k3_bench calibrate measured on one */
+	/* one core of a server with AVX-512, rounded from what k3_bench calibrate measured there */
 	static const struct k3_rate rate[] = {
-		[RATE_GEMM] = {5, 100e3, 10e3, 10e3},	 [RATE_EXPERT] = {5, 60e3, 10e3, 10e3},
-		[RATE_CHUNK] = {5, 50e3, 10e3, 10e3},	 [RATE_ATTENTION] = {5, 50e3, 10e3, 10e3},
-		[RATE_POINTWISE] = {5, 5e3, 10e3, 10e3}, [RATE_COPY] = {5, 0, 5e3, 5e3},
+		[RATE_PRODUCT] = {10, 150e3, 9e3, 8e3}, [RATE_CHUNK] = {0, 65e3, 25e3, 0},
+		[RATE_ATTENTION] = {0, 130e3, 12e3, 0}, [RATE_MIX] = {0, 15e3, 0, 0},
+		[RATE_CONV] = {0, 0, 6e3, 6e3},		[RATE_UPDATE] = {5, 0, 0, 10e3},
+		[RATE_RANDOM] = {0, 1e3, 0, 10e3},	[RATE_COPY] = {1, 0, 6e3, 12e3},
 	};
 
 	memset(m, 0, sizeof(*m));

@@ -12,7 +12,7 @@ struct starpu_codelet *k3_codelet(enum k3_op op);
 /**
  * What schedulers of the dmda family take for the length of a task: its cost in the plan (history
  * false; so it is before the first call), or what StarPU has measured of its operation and class of
- * flops. Before StarPU starts; the choice lasts until the next call.
+ * flops (initial values keep the plan's). Before StarPU starts; the choice lasts until the next call.
  */
 void k3_codelets_use_history(bool history);
 

@@ -10,12 +10,15 @@ libk3_la_SOURCES += \
 	tasks/trace.c \
 	tasks/trace_out.c \
 	tasks/trace_paje.c \
+	tasks/trace_panel.h \
 	tasks/trace_record.h \
 	tasks/trace_render.c \
 	tasks/trace_signal.c \
+	tasks/trace_snapshot.c \
 	tasks/trace_starpu.c \
 	tasks/trace_starpu.h \
 	tasks/trace_steps.c \
+	tasks/trace_strip.c \
 	tasks/trace_summary.c \
 	tasks/trace_svg.c \
 	tasks/usage.c \

@@ -1,6 +1,8 @@
 /* StarPU's watchdog looks every STARPU_WATCHDOG_TIMEOUT microseconds whether a task has ended since.
- * It says so once per interval and the run goes on: a task may be that long.  The trap: without it a
- * run whose tasks wait for each other looks like one that computes. */
+ * It says so once per interval and the run goes on: a task may be that long.  Without it a
+ * run whose tasks wait for each other looks like one that computes.  The trap: StarPU 1.3.10 aborts
+ * at the first silence unless STARPU_WATCHDOG_CRASH is there and 0; 1.4 only when it is there and
+ * not 0. */
 #include "watchdog.h"
 
 #include <starpu.h>
@@ -50,6 +52,7 @@ void
 k3i_watchdog_prepare(void)
 {
 	setenv("STARPU_WATCHDOG_TIMEOUT", K3_WATCHDOG_TIMEOUT_US, 0);
+	setenv("STARPU_WATCHDOG_CRASH", "0", 0);
 }
 
 static void

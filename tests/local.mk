@@ -7,12 +7,14 @@ check_PROGRAMS += \
 	tests/test_activations \
 	tests/test_balance \
 	tests/test_bench_op \
+	tests/test_choose \
 	tests/test_config \
 	tests/test_config_faults \
 	tests/test_config_json \
 	tests/test_data \
 	tests/test_data_tool \
 	tests/test_embed \
+	tests/test_estimate \
 	tests/test_fs \
 	tests/test_glu \
 	tests/test_k3t \
@@ -21,18 +23,24 @@ check_PROGRAMS += \
 	tests/test_kda_recurrent \
 	tests/test_kda_small \
 	tests/test_layout \
+	tests/test_lint \
 	tests/test_lm_head \
+	tests/test_machine \
 	tests/test_mix_norm \
 	tests/test_mla \
+	tests/test_mla_blocks \
 	tests/test_mla_proj \
 	tests/test_model \
+	tests/test_model_flops \
 	tests/test_model_walk \
 	tests/test_moe \
 	tests/test_moe_route \
 	tests/test_optim \
 	tests/test_options \
+	tests/test_panel \
 	tests/test_param_init \
 	tests/test_params \
+	tests/test_perfmodel_check \
 	tests/test_plan_check \
 	tests/test_plan_dot \
 	tests/test_plan_mesh \
@@ -41,8 +49,11 @@ check_PROGRAMS += \
 	tests/test_plan_program \
 	tests/test_recall \
 	tests/test_rng \
+	tests/test_run_bench_step \
+	tests/test_run_calibrate \
 	tests/test_run_golden \
 	tests/test_run_recall \
+	tests/test_run_sched \
 	tests/test_run_spine \
 	tests/test_run_trace \
 	tests/test_run_train \
@@ -95,11 +106,13 @@ LOG_COMPILER = $(SHELL) $(top_srcdir)/contrib/run-crit.sh
 LOG_DRIVER = env AM_TAP_AWK='$(AWK)' $(SHELL) $(top_srcdir)/build-aux/tap-driver.sh
 AM_LOG_DRIVER_FLAGS = --merge
 
-# StarPU's calibration goes into the build tree: tests neither read nor spoil the user's.
+# StarPU's calibration and ours go into the build tree: tests neither read nor spoil the user's.
 AM_TESTS_ENVIRONMENT = \
 	K3_TEST_DATA='$(abs_top_srcdir)/tests/data'; export K3_TEST_DATA; \
 	K3_TEST_BIN='$(abs_top_builddir)'; export K3_TEST_BIN; \
 	STARPU_HOME='$(abs_top_builddir)/starpu-home'; export STARPU_HOME; \
+	XDG_CONFIG_HOME='$(abs_top_builddir)/starpu-home'; export XDG_CONFIG_HOME; \
+	K3_MACHINE=; export K3_MACHINE; \
 	STARPU_SILENT=1; export STARPU_SILENT; \
 	STARPU_NCPU=2; export STARPU_NCPU; \
 	OPENBLAS_NUM_THREADS=1; export OPENBLAS_NUM_THREADS; \

@@ -104,7 +104,7 @@ TEST(the_forward_products_of_a_layer_run_again_but_for_those_whose_results_are_k
 			first[t->op]++;
 		if (t->pass == K3_PASS_RECOMPUTE)
 			again[t->op]++;
-		cr_expect_eq(t->pass == K3_PASS_RECOMPUTE, strstr(t->name, " again") != NULL, "%s",
+		cr_expect_eq(t->pass == K3_PASS_RECOMPUTE, strstr(t->name, ".again") != NULL, "%s",
 			     t->name);
 	}
 	static const enum k3_op twice[] = {K3_OP_KDA_PROJ_FWD,	 K3_OP_KDA_GATE_FWD,

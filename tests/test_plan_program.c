@@ -73,6 +73,8 @@ TEST(a_step_that_needs_exactly_the_limit_fits)
 	program_free(&r);
 	r = program_run("", "k3_plan", "%s --memory %.17g", args, bound / (1 << 30));
 	cr_expect_eq(r.status, 0);
+	cr_expect_not_null(strstr(r.out, "\nfits\tyes\t"));
+	cr_expect_eq(cell(r.out, "memory\tmain\tmissing", BYTES), 0);
 	program_free(&r);
 	r = program_run("", "k3_plan", "%s --memory %.17g", args, (bound - 1) / (1 << 30));
 	cr_expect_eq(r.status, 1);

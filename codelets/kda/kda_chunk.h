@@ -1,7 +1,6 @@
 /* What the forward and the backward chunk kernel share (kda_chunk_cpu.c has the explanation). */
 #ifndef K3_KDA_CHUNK_H
 #define K3_KDA_CHUNK_H
-#include <cblas.h>
 #include <stdint.h>
 
 #include "kda_lanes.h"
@@ -24,14 +23,25 @@ k3i_align(void *work)
 	return (float *)(((uintptr_t)work + 63) / 64 * 64);
 }
 
-/** c [m, n] = alpha op(a) op(b) + beta c, contraction length n_sum. */
+/** c [rows, n] = (add ? c : 0) + a b with a lower triangular [rows, CHUNK] and b in panels of ldb
+ * rows: each sub-block of rows meets the part of b that it has factors for. */
 static inline void
-k3i_gemm(enum CBLAS_TRANSPOSE ta, enum CBLAS_TRANSPOSE tb, size_t m, size_t n, size_t n_sum,
-	 float alpha, const float *a, size_t lda, const float *b, size_t ldb, float beta, float *c,
-	 size_t ldc)
+k3i_lower_product(float *c, size_t ldc, int add, const float *a, const float *b, size_t ldb,
+		  size_t rows, size_t n)
 {
-	cblas_sgemm(CblasRowMajor, ta, tb, (blasint)m, (blasint)n, (blasint)n_sum, alpha, a,
-		    (blasint)lda, b, (blasint)ldb, beta, c, (blasint)ldc);
+	for (size_t r = 0; r < rows; r += K3I_SUB)
+		k3i_kda_lanes()->product(c + r * ldc, ldc, add, 1.0f, a + r * K3I_CHUNK, K3I_CHUNK,
+					 1, b, ldb, K3I_SUB, n, r + K3I_SUB);
+}
+
+/** The same with the transpose of a. */
+static inline void
+k3i_upper_product(float *c, size_t ldc, int add, const float *a, const float *b, size_t ldb,
+		  size_t rows, size_t n)
+{
+	for (size_t r = 0; r < rows; r += K3I_SUB)
+		k3i_kda_lanes()->product(c + r * ldc, ldc, add, 1.0f, a + r * K3I_CHUNK + r, 1,
+					 K3I_CHUNK, b + r * 2 * K3I_SUB, ldb, K3I_SUB, n, rows - r);
 }
 
 /** Room of the chunk but for what the backward keeps per chunk. */
@@ -44,13 +54,11 @@ void k3i_kda_chunk_head(struct k3i_kda_chunk *c, const struct k3i_kda_head *x,
 /** Packs the rows order[0 .. n-1], n <= K3I_CHUNK, and forms their decays. */
 void k3i_kda_chunk_pack(struct k3i_kda_chunk *c, const struct k3i_kda_head *x, const int32_t *order,
 			size_t n, int raw);
-/** m, p, t, W and U; tmp [2 SUB, CHUNK], left [2 SUB, kp], right [CHUNK, kp]. */
-void k3i_kda_chunk_intra(struct k3i_kda_chunk *c, float *tmp, float *left, float *right);
-/** V~ and the state part of o into vt; then s_next = state after the chunk (may be s, or NULL). */
-void k3i_kda_chunk_scan(struct k3i_kda_chunk *c, float *s_next);
-/** Appends sub-block b to the right operands of the rows behind it: right[j] = k_j exp(G_end of b -
- * G_j). */
-void k3i_kda_chunk_push_right(const struct k3i_kda_chunk *c, float *right, size_t b);
+/** m, p, t, W and U; left [SUB, kp]. */
+void k3i_kda_chunk_intra(struct k3i_kda_chunk *c, float *left);
+/** V~; o = the state part of the output where with_output; then s_next = state after the chunk (may be
+ * s, or NULL).  Leaves V~ in panels of CHUNK rows. */
+void k3i_kda_chunk_scan(struct k3i_kda_chunk *c, float *s_next, int with_output);
 /** State [k, v] <-> padded [kp, vp]; src NULL: zeros. */
 void k3i_kda_state_load(const struct k3i_kda_chunk *c, float *s, const float *src);
 void k3i_kda_state_store(const struct k3i_kda_chunk *c, float *dst, const float *s);

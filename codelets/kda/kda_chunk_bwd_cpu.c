@@ -1,10 +1,10 @@
 /* KDA, chunkwise WY form (model.md 3.6), backward.
  *
  * Per head and segment: a forward sweep keeps of each chunk its triangles, W, U, V~ and entering
- * state, then the chunks are undone from the last to the first.  V~ and the output share their
- * products: with the stacks F = [W; -s Q exp(G)] and D = [dV~; dO],  [dW; -dO S^T] = -D S^T  and dS
- * -= F^T D. The trap: the gradient of the gates needs the decayed sums on the row side and on the
- * column side apart (dk_row, dk_col); dK is their sum, dG their difference.
+ * state, then the chunks are undone from the last to the first.  dV~ and dO share a product: with
+ * the stack D = [dV~; dO],  [dW; -dO S^T] = -D S^T.  The trap: the gradient of the gates needs the
+ * decayed sums on the row side and on the column side apart (dk_row, dk_col); dK is their sum, dG
+ * their difference.
  */
 #include "flush.h"
 #include "kda_chunk.h"
@@ -13,9 +13,10 @@ struct backward {
 	struct k3i_kda_chunk c;
 	struct k3i_kda_chunk_grad g;
 	struct k3i_kda_head x;
-	float *d;		   /* [2 rows, vp]: dV~ | dO */
-	float *tmp, *left, *right; /* [6 SUB, CHUNK], [6 SUB, kp], [CHUNK, kp] */
-	float *sum;		   /* [2 SUB, kp] */
+	float *d;		/* [2 rows, vp]: dV~ | dO */
+	float *right;		/* panels [CHUNK, kp] of the decayed keys of earlier rows */
+	float *left_q, *left_k; /* panels [CHUNK, kp] of what later rows multiply */
+	float *sum;		/* [SUB, kp] */
 	float *kept;
 };
 
@@ -26,7 +27,8 @@ take_all(struct backward *w, const struct k3_kda_chunk_args *a, float *work)
 
 	k3i_kda_chunk_init(&w->c, a, &work);
 	size_t kp = w->c.kp, vp = w->c.vp, ck = K3I_CHUNK * kp;
-	float **rows[] = {&g->dkbar, &g->dq, &g->dk_row, &g->dk_col, &g->dg, &w->right};
+	float **rows[] = {&g->dkbar, &g->dq,	&g->dk_row, &g->dk_col,
+			  &g->dg,    &w->right, &w->left_q, &w->left_k};
 
 	for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++)
 		*rows[i] = k3i_take(&work, ck);
@@ -39,9 +41,7 @@ take_all(struct backward *w, const struct k3_kda_chunk_args *a, float *work)
 	g->ds = k3i_take(&work, kp * vp);
 	g->dab = k3i_take(&work, 1 + kp);
 	w->d = k3i_take(&work, 2 * K3I_CHUNK * vp);
-	w->tmp = k3i_take(&work, 6 * K3I_SUB * K3I_CHUNK);
-	w->left = k3i_take(&work, 6 * K3I_SUB * kp);
-	w->sum = k3i_take(&work, 2 * K3I_SUB * kp);
+	w->sum = k3i_take(&work, K3I_SUB * kp);
 	w->kept = work;
 }
 
@@ -68,42 +68,69 @@ sweep_forward(struct backward *w, const struct k3_kda_chunk_args *a, const int32
 		select_chunk(w, a, j);
 		k3i_kda_chunk_pack(&w->c, &w->x, order + r, n - r < K3I_CHUNK ? n - r : K3I_CHUNK,
 				   (int)a->raw);
-		k3i_kda_chunk_intra(&w->c, w->tmp, w->left, w->right);
-		k3i_kda_chunk_scan(&w->c, j + 1 < chunks
-						  ? w->c.s + k3_kda_chunk_kept_floats(a->k, a->v)
-						  : NULL);
+		k3i_kda_chunk_intra(&w->c, w->sum);
+		k3i_kda_chunk_scan(
+			&w->c,
+			j + 1 < chunks ? w->c.s + k3_kda_chunk_kept_floats(a->k, a->v) : NULL, 0);
 	}
+}
+
+/* dV~ and, from it, the gradients of W, U and of the decayed queries. */
+static void
+output_products(struct backward *w)
+{
+	const struct k3i_kda_lanes *lanes = k3i_kda_lanes();
+	struct k3i_kda_chunk *c = &w->c;
+	struct k3i_kda_chunk_grad *g = &w->g;
+	size_t kp = c->kp, vp = c->vp, ld = kp + vp, rows = c->rows;
+
+	lanes->panel_rows(c->panels, K3I_CHUNK, w->d + rows * vp, vp, rows, vp, NULL);
+	k3i_upper_product(w->d, vp, 0, c->p, c->panels, K3I_CHUNK, rows, vp);
+	lanes->panel_rows(c->panels, kp, g->ds, vp, kp, vp, NULL);
+	lanes->product(w->d, vp, 1, 1.0f, c->kbar, kp, 1, c->panels, kp, rows, vp, kp);
+	lanes->panel_columns(c->panels, vp, c->s, vp, kp, vp);
+	lanes->product(g->e, ld, 0, -1.0f, w->d, vp, 1, c->panels, vp, 2 * rows, kp, vp);
+	for (size_t r = 0; r < rows; r++)
+		memcpy(g->e + r * ld + kp, w->d + r * vp, vp * sizeof(float));
 }
 
 /* The products with the state and the inverse, up to the local gradients of the WY form. */
 static void
 state_products(struct backward *w)
 {
+	const struct k3i_kda_lanes *lanes = k3i_kda_lanes();
 	struct k3i_kda_chunk *c = &w->c;
 	struct k3i_kda_chunk_grad *g = &w->g;
 	size_t kp = c->kp, vp = c->vp, ld = kp + vp, rows = c->rows;
-	float *do_cv = w->d + rows * vp;
+	const float *do_cv = w->d + rows * vp;
 
-	k3i_gemm(CblasTrans, CblasNoTrans, rows, vp, rows, 1.0f, c->p, K3I_CHUNK, do_cv, vp, 0.0f,
-		 w->d, vp);
-	k3i_gemm(CblasNoTrans, CblasNoTrans, rows, vp, kp, 1.0f, c->kbar, kp, g->ds, vp, 1.0f, w->d,
-		 vp);
-	k3i_gemm(CblasNoTrans, CblasTrans, 2 * rows, kp, vp, -1.0f, w->d, vp, c->s, vp, 0.0f, g->e,
-		 ld);
-	for (size_t r = 0; r < rows; r++)
-		memcpy(g->e + r * ld + kp, w->d + r * vp, vp * sizeof(float));
-	k3i_gemm(CblasTrans, CblasNoTrans, rows, ld, rows, 1.0f, c->t, K3I_CHUNK, g->e, ld, 0.0f,
-		 g->dxy, ld);
-	k3i_gemm(CblasNoTrans, CblasTrans, rows, kp, vp, 1.0f, c->vt, vp, g->ds, vp, 0.0f, g->dkbar,
-		 kp);
-	k3i_gemm(CblasNoTrans, CblasTrans, rows, rows, vp, c->scale, do_cv, vp, c->vt, vp, 0.0f,
-		 g->dp, K3I_CHUNK);
-	k3i_gemm(CblasNoTrans, CblasTrans, rows, rows, ld, 1.0f, g->dxy, ld, c->wu, ld, 0.0f, g->dm,
-		 K3I_CHUNK);
+	lanes->panel_rows(c->panels, K3I_CHUNK, g->e, ld, rows, ld, NULL);
+	k3i_upper_product(g->dxy, ld, 0, c->t, c->panels, K3I_CHUNK, rows, ld);
+	lanes->panel_columns(c->panels, vp, g->ds, vp, kp, vp);
+	lanes->product(g->dkbar, kp, 0, 1.0f, c->vt, vp, 1, c->panels, vp, rows, kp, vp);
+	lanes->panel_columns(c->panels, vp, c->vt, vp, rows, vp);
+	for (size_t r = 0; r < rows; r += K3I_SUB)
+		lanes->product(g->dp + r * K3I_CHUNK, K3I_CHUNK, 0, c->scale, do_cv + r * vp, vp, 1,
+			       c->panels, vp, K3I_SUB, r + K3I_SUB, vp);
+	lanes->panel_columns(c->panels, ld, c->wu, ld, rows, ld);
+	for (size_t r = 0; r < rows; r += K3I_SUB)
+		lanes->product(g->dm + r * K3I_CHUNK, K3I_CHUNK, 0, 1.0f, g->dxy + r * ld, ld, 1,
+			       c->panels, ld, K3I_SUB, r + K3I_SUB, ld);
+}
+
+/* Rows from .. to - 1 of the panels of x [CHUNK, kp] times w [kp]. */
+static void
+decay_panels(float *x, const float *w, size_t from, size_t to, size_t kp)
+{
+	const size_t panel = 2 * K3I_SUB;
+
+	for (size_t i = 0; i < kp; i += panel)
+		k3i_kda_lanes()->mul_rows(x + i * K3I_CHUNK + from * panel, w + i, to - from,
+					  panel);
 }
 
 /* Row side of the decayed sums left of the diagonal: dq_i += sum_j dp_ij k_j exp(G_i - G_j), dk_row
- * likewise. */
+ * likewise; right grows with the sub-blocks. */
 static void
 off_diagonal_rows(struct backward *w)
 {
@@ -112,42 +139,43 @@ off_diagonal_rows(struct backward *w)
 	size_t kp = c->kp, sub = K3I_SUB * kp;
 
 	for (size_t b = 1; b < c->rows / K3I_SUB; b++) {
-		size_t n = b * K3I_SUB;
+		size_t n = b * K3I_SUB, last = n - K3I_SUB;
 
-		k3i_kda_chunk_push_right(c, w->right, b - 1);
-		memcpy(w->tmp, w->g.dp + n * K3I_CHUNK, K3I_SUB * K3I_CHUNK * sizeof(float));
-		memcpy(w->tmp + K3I_SUB * K3I_CHUNK, w->g.dm + n * K3I_CHUNK,
-		       K3I_SUB * K3I_CHUNK * sizeof(float));
-		k3i_gemm(CblasNoTrans, CblasNoTrans, 2 * K3I_SUB, kp, n, 1.0f, w->tmp, K3I_CHUNK,
-			 w->right, kp, 0.0f, w->sum, kp);
+		decay_panels(w->right, c->et + (b - 1) * kp, 0, last, kp);
+		lanes->panel_mul(w->right + last * 2 * K3I_SUB, K3I_CHUNK, c->k_ck + last * kp,
+				 c->er + last * kp, K3I_SUB, kp);
+		lanes->product(w->sum, kp, 0, 1.0f, w->g.dp + n * K3I_CHUNK, K3I_CHUNK, 1, w->right,
+			       K3I_CHUNK, K3I_SUB, kp, n);
 		lanes->muladd(w->g.dq + n * kp, w->sum, c->el + n * kp, sub);
-		lanes->muladd(w->g.dk_row + n * kp, w->sum + sub, c->el + n * kp, sub);
+		lanes->product(w->sum, kp, 0, 1.0f, w->g.dm + n * K3I_CHUNK, K3I_CHUNK, 1, w->right,
+			       K3I_CHUNK, K3I_SUB, kp, n);
+		lanes->muladd(w->g.dk_row + n * kp, w->sum, c->el + n * kp, sub);
 	}
 }
 
-/* Column side: dk_col_j += sum_i (dp_ij q_i + dm_ij k_i) exp(G_i - G_j); left grows from the last
- * sub-block up. */
+/* Column side: dk_col_j += sum_i (dp_ij q_i + dm_ij k_i) exp(G_i - G_j); left_q and left_k grow from
+ * the last sub-block up. */
 static void
 off_diagonal_columns(struct backward *w)
 {
 	const struct k3i_kda_lanes *lanes = k3i_kda_lanes();
 	struct k3i_kda_chunk *c = &w->c;
-	size_t kp = c->kp, sub = K3I_SUB * kp, n = 0; /* n rows in left */
+	size_t kp = c->kp, sub = K3I_SUB * kp;
 
 	for (size_t b = c->rows / K3I_SUB; b-- > 1;) {
-		size_t lo = b * K3I_SUB, col = lo - K3I_SUB;
+		size_t lo = b * K3I_SUB, col = lo - K3I_SUB, at = lo * 2 * K3I_SUB,
+		       from = lo * K3I_CHUNK + col;
 
-		if (n > 0)
-			lanes->mul_rows(w->left, c->et + b * kp, n, kp);
-		lanes->mul(w->left + n * kp, c->q + lo * kp, c->el + lo * kp, sub);
-		lanes->mul(w->left + n * kp + sub, c->k_ck + lo * kp, c->el + lo * kp, sub);
-		memcpy(w->tmp + n * K3I_CHUNK, w->g.dp + lo * K3I_CHUNK,
-		       K3I_SUB * K3I_CHUNK * sizeof(float));
-		memcpy(w->tmp + (n + K3I_SUB) * K3I_CHUNK, w->g.dm + lo * K3I_CHUNK,
-		       K3I_SUB * K3I_CHUNK * sizeof(float));
-		n += 2 * K3I_SUB;
-		k3i_gemm(CblasTrans, CblasNoTrans, K3I_SUB, kp, n, 1.0f, w->tmp + col, K3I_CHUNK,
-			 w->left, kp, 0.0f, w->sum, kp);
+		decay_panels(w->left_q, c->et + b * kp, lo + K3I_SUB, c->rows, kp);
+		decay_panels(w->left_k, c->et + b * kp, lo + K3I_SUB, c->rows, kp);
+		lanes->panel_mul(w->left_q + at, K3I_CHUNK, c->q + lo * kp, c->el + lo * kp,
+				 K3I_SUB, kp);
+		lanes->panel_mul(w->left_k + at, K3I_CHUNK, c->k_ck + lo * kp, c->el + lo * kp,
+				 K3I_SUB, kp);
+		lanes->product(w->sum, kp, 0, 1.0f, w->g.dp + from, 1, K3I_CHUNK, w->left_q + at,
+			       K3I_CHUNK, K3I_SUB, kp, c->rows - lo);
+		lanes->product(w->sum, kp, 1, 1.0f, w->g.dm + from, 1, K3I_CHUNK, w->left_k + at,
+			       K3I_CHUNK, K3I_SUB, kp, c->rows - lo);
 		lanes->muladd(w->g.dk_col + col * kp, w->sum, c->er + col * kp, sub);
 	}
 }
@@ -161,6 +189,7 @@ undo_chunk(struct backward *w, int raw)
 	struct k3i_kda_chunk_grad *g = &w->g;
 	size_t kp = c->kp, vp = c->vp;
 
+	output_products(w);
 	state_products(w);
 	lanes->wy(c, g);
 	off_diagonal_rows(w);
@@ -171,8 +200,11 @@ undo_chunk(struct backward *w, int raw)
 	if (!raw)
 		lanes->gate_bwd(c, g);
 	lanes->scale_rows(g->ds, c->pre + c->rows / K3I_SUB * kp, kp, vp);
-	k3i_gemm(CblasTrans, CblasNoTrans, kp, vp, 2 * c->rows, -1.0f, c->wu, kp + vp, w->d, vp,
-		 1.0f, g->ds, vp);
+	lanes->panel_rows(c->panels, K3I_CHUNK, w->d, vp, c->rows, vp, NULL);
+	lanes->product(g->ds, vp, 1, -1.0f, c->wu, 1, kp + vp, c->panels, K3I_CHUNK, kp, vp,
+		       c->rows);
+	lanes->panel_rows(c->panels, K3I_CHUNK, w->d + c->rows * vp, vp, c->rows, vp, NULL);
+	lanes->product(g->ds, vp, 1, -1.0f, c->qd, 1, kp, c->panels, K3I_CHUNK, kp, vp, c->rows);
 }
 
 static void

@@ -14,18 +14,20 @@ void
 k3i_kda_chunk_init(struct k3i_kda_chunk *c, const struct k3_kda_chunk_args *a, float **work)
 {
 	size_t kp = k3_kda_pad(a->k), vp = k3_kda_pad(a->v);
-	float **arrays[] = {&c->q, &c->k_ck, &c->x, &c->l, &c->el, &c->er, &c->kbar};
+	float **arrays[] = {&c->q, &c->k_ck, &c->x, &c->l, &c->el, &c->er, &c->kbar, &c->qd};
 
 	*c = (struct k3i_kda_chunk){.k = a->k, .v = a->v, .kp = kp, .vp = vp, .scale = a->scale};
 	for (size_t i = 0; i < sizeof(arrays) / sizeof(*arrays); i++)
 		*arrays[i] = k3i_take(work, K3I_CHUNK * kp);
 	c->v_cv = k3i_take(work, K3I_CHUNK * vp);
+	c->o = k3i_take(work, K3I_CHUNK * vp);
 	c->dt = k3i_take(work, kp);
 	c->beta = k3i_take(work, K3I_CHUNK);
 	c->et = k3i_take(work, K3I_BLOCKS * kp);
 	c->pre = k3i_take(work, (K3I_BLOCKS + 1) * kp);
 	c->suf = k3i_take(work, K3I_BLOCKS * kp);
 	c->xy = k3i_take(work, K3I_CHUNK * (kp + vp));
+	c->panels = k3i_take(work, kp * vp + 2 * K3I_CHUNK * (kp + vp));
 }
 
 void
@@ -34,8 +36,8 @@ k3i_kda_chunk_keep(struct k3i_kda_chunk *c, float **work)
 	c->m = k3i_take(work, K3I_CHUNK * K3I_CHUNK);
 	c->p = k3i_take(work, K3I_CHUNK * K3I_CHUNK);
 	c->t = k3i_take(work, K3I_CHUNK * K3I_CHUNK);
-	c->wu = k3i_take(work, 2 * K3I_CHUNK * (c->kp + c->vp));
-	c->vt = k3i_take(work, 2 * K3I_CHUNK * c->vp);
+	c->wu = k3i_take(work, K3I_CHUNK * (c->kp + c->vp));
+	c->vt = k3i_take(work, K3I_CHUNK * c->vp);
 	c->s = k3i_take(work, c->kp * c->vp);
 }
 
@@ -86,36 +88,37 @@ k3i_kda_chunk_pack(struct k3i_kda_chunk *c, const struct k3i_kda_head *x, const 
 		lanes->gate(c);
 }
 
-void
-k3i_kda_chunk_push_right(const struct k3i_kda_chunk *c, float *right, size_t b)
+/* Appends sub-block b to the columns k_j exp(G_end of b - G_j), which the rows behind it meet. */
+static void
+push_columns(struct k3i_kda_chunk *c, float *tmp, size_t b)
 {
 	const struct k3i_kda_lanes *lanes = k3i_kda_lanes();
-	size_t n = b * K3I_SUB, kp = c->kp;
+	size_t n = b * K3I_SUB, kp = c->kp, panel = 2 * K3I_SUB;
 
-	lanes->mul_rows(right, c->et + b * kp, n, kp);
-	lanes->mul(right + n * kp, c->k_ck + n * kp, c->er + n * kp, K3I_SUB * kp);
+	for (size_t j = 0; j < n; j += panel)
+		lanes->scale_rows(c->panels + j * kp, c->et + b * kp, kp, panel);
+	lanes->mul(tmp, c->k_ck + n * kp, c->er + n * kp, K3I_SUB * kp);
+	lanes->panel_columns(c->panels + n / panel * panel * kp + n % panel, kp, tmp, kp, K3I_SUB,
+			     kp);
 }
 
 /* Sub-block rows b of m and p left of the diagonal block. */
 static void
-off_diagonal(struct k3i_kda_chunk *c, size_t b, float *tmp, float *left, const float *right)
+off_diagonal(struct k3i_kda_chunk *c, size_t b, float *left)
 {
 	const struct k3i_kda_lanes *lanes = k3i_kda_lanes();
 	size_t n = b * K3I_SUB, kp = c->kp;
 
 	lanes->mul(left, c->q + n * kp, c->el + n * kp, K3I_SUB * kp);
-	lanes->mul(left + K3I_SUB * kp, c->k_ck + n * kp, c->el + n * kp, K3I_SUB * kp);
-	k3i_gemm(CblasNoTrans, CblasTrans, 2 * K3I_SUB, n, kp, 1.0f, left, kp, right, kp, 0.0f, tmp,
-		 K3I_CHUNK);
-	for (size_t r = 0; r < K3I_SUB; r++) {
-		memcpy(c->p + (n + r) * K3I_CHUNK, tmp + r * K3I_CHUNK, n * sizeof(float));
-		memcpy(c->m + (n + r) * K3I_CHUNK, tmp + (K3I_SUB + r) * K3I_CHUNK,
-		       n * sizeof(float));
-	}
+	lanes->product(c->p + n * K3I_CHUNK, K3I_CHUNK, 0, 1.0f, left, kp, 1, c->panels, kp,
+		       K3I_SUB, n, kp);
+	lanes->mul(left, c->k_ck + n * kp, c->el + n * kp, K3I_SUB * kp);
+	lanes->product(c->m + n * K3I_CHUNK, K3I_CHUNK, 0, 1.0f, left, kp, 1, c->panels, kp,
+		       K3I_SUB, n, kp);
 }
 
 void
-k3i_kda_chunk_intra(struct k3i_kda_chunk *c, float *tmp, float *left, float *right)
+k3i_kda_chunk_intra(struct k3i_kda_chunk *c, float *left)
 {
 	const struct k3i_kda_lanes *lanes = k3i_kda_lanes();
 	size_t ld = c->kp + c->vp;
@@ -123,37 +126,39 @@ k3i_kda_chunk_intra(struct k3i_kda_chunk *c, float *tmp, float *left, float *rig
 	lanes->decay(c);
 	memset(c->m, 0, c->rows * K3I_CHUNK * sizeof(float));
 	memset(c->p, 0, c->rows * K3I_CHUNK * sizeof(float));
+	memset(c->panels, 0, K3I_CHUNK * c->kp * sizeof(float));
 	for (size_t b = 0; b < c->rows / K3I_SUB; b++) {
 		if (b > 0) {
-			k3i_kda_chunk_push_right(c, right, b - 1);
-			off_diagonal(c, b, tmp, left, right);
+			push_columns(c, left, b - 1);
+			off_diagonal(c, b, left);
 		}
 		lanes->diagonal(c, b);
 	}
 	lanes->scale_all(c->p, c->scale, c->rows * K3I_CHUNK);
 	lanes->inverse(c);
-	k3i_gemm(CblasNoTrans, CblasNoTrans, c->rows, ld, c->rows, 1.0f, c->t, K3I_CHUNK, c->xy, ld,
-		 0.0f, c->wu, ld);
+	lanes->panel_rows(c->panels, K3I_CHUNK, c->xy, ld, c->rows, ld, NULL);
+	k3i_lower_product(c->wu, ld, 0, c->t, c->panels, K3I_CHUNK, c->rows, ld);
 }
 
 void
-k3i_kda_chunk_scan(struct k3i_kda_chunk *c, float *s_next)
+k3i_kda_chunk_scan(struct k3i_kda_chunk *c, float *s_next, int with_output)
 {
 	const struct k3i_kda_lanes *lanes = k3i_kda_lanes();
 	size_t ld = c->kp + c->vp, kp = c->kp, vp = c->vp, rows = c->rows;
 
 	for (size_t r = 0; r < rows; r++)
 		memcpy(c->vt + r * vp, c->wu + r * ld + kp, vp * sizeof(float));
-	memset(c->vt + rows * vp, 0, rows * vp * sizeof(float));
-	k3i_gemm(CblasNoTrans, CblasNoTrans, 2 * rows, vp, kp, -1.0f, c->wu, ld, c->s, vp, 1.0f,
-		 c->vt, vp);
+	lanes->panel_rows(c->panels, kp, c->s, vp, kp, vp, NULL);
+	lanes->product(c->vt, vp, 1, -1.0f, c->wu, ld, 1, c->panels, kp, rows, vp, kp);
+	if (with_output)
+		lanes->product(c->o, vp, 0, -1.0f, c->qd, kp, 1, c->panels, kp, rows, vp, kp);
+	lanes->panel_rows(c->panels, K3I_CHUNK, c->vt, vp, rows, vp, NULL);
 	if (s_next == NULL)
 		return;
 	if (s_next != c->s)
 		memcpy(s_next, c->s, kp * vp * sizeof(float));
 	lanes->scale_rows(s_next, c->pre + rows / K3I_SUB * kp, kp, vp);
-	k3i_gemm(CblasTrans, CblasNoTrans, kp, vp, rows, 1.0f, c->kbar, kp, c->vt, vp, 1.0f, s_next,
-		 vp);
+	lanes->product(s_next, vp, 1, 1.0f, c->kbar, 1, kp, c->panels, K3I_CHUNK, kp, vp, rows);
 }
 
 void
@@ -171,17 +176,15 @@ k3i_kda_state_store(const struct k3i_kda_chunk *c, float *dst, const float *s)
 		memcpy(dst + i * c->v, s + i * c->vp, c->v * sizeof(float));
 }
 
-/* Output rows of the packed chunk. */
+/* Output rows of the packed chunk, after its scan. */
 static void
 output(struct k3i_kda_chunk *c, float *o, size_t ld_o, const int32_t *order)
 {
 	size_t vp = c->vp, rows = c->rows;
-	float *o_cv = c->vt + rows * vp;
 
-	k3i_gemm(CblasNoTrans, CblasNoTrans, rows, vp, rows, 1.0f, c->p, K3I_CHUNK, c->vt, vp, 1.0f,
-		 o_cv, vp);
+	k3i_lower_product(c->o, vp, 1, c->p, c->panels, K3I_CHUNK, rows, vp);
 	for (size_t r = 0; r < c->n_rows; r++)
-		memcpy(o + (size_t)order[r] * ld_o, o_cv + r * vp, c->v * sizeof(float));
+		memcpy(o + (size_t)order[r] * ld_o, c->o + r * vp, c->v * sizeof(float));
 }
 
 static void
@@ -192,9 +195,7 @@ forward_head(void *const *buf, const struct k3_kda_chunk_args *a, size_t i, stru
 		      *seg = k3_tile_segments(layout);
 	size_t ld_o = (a->h1 - a->h0) * a->v, segments = (size_t)layout[K3_TL_SEGMENTS];
 	struct k3i_kda_head x = k3i_kda_head(buf, 1, a->h0 + i, a);
-	float *tmp = k3i_take(&work, 2 * K3I_SUB * K3I_CHUNK),
-	      *left = k3i_take(&work, 2 * K3I_SUB * c->kp);
-	float *right = k3i_take(&work, K3I_CHUNK * c->kp), *o = (float *)buf[0] + i * a->v;
+	float *left = k3i_take(&work, K3I_SUB * c->kp), *o = (float *)buf[0] + i * a->v;
 
 	k3i_kda_chunk_head(c, &x, a);
 	k3i_kda_state_load(c, c->s, k3i_kda_state(buf, &a->s_in, i, a));
@@ -204,8 +205,8 @@ forward_head(void *const *buf, const struct k3_kda_chunk_args *a, size_t i, stru
 		for (size_t r = (size_t)seg[s], end = (size_t)seg[s + 1]; r < end; r += K3I_CHUNK) {
 			k3i_kda_chunk_pack(c, &x, order + r,
 					   end - r < K3I_CHUNK ? end - r : K3I_CHUNK, (int)a->raw);
-			k3i_kda_chunk_intra(c, tmp, left, right);
-			k3i_kda_chunk_scan(c, c->s);
+			k3i_kda_chunk_intra(c, left);
+			k3i_kda_chunk_scan(c, c->s, 1);
 			output(c, o, ld_o, order + r);
 		}
 	}

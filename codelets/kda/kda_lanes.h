@@ -1,7 +1,6 @@
 /* The loops over channels of the chunk kernel, sixteen lanes wide, and the chunk they work on.
  *
- * Products of matrices go to BLAS; everything else of the chunk form is here.  Widths are padded to
- * whole lanes and rows to whole sub-blocks with zeros, which change nothing: q = k = v = 0, beta =
+ * Widths are padded to whole panels and rows to whole sub-blocks with zeros, which change nothing: q = k = v = 0, beta =
  * 0 and g = 0 in padded rows.
  *
  * Decay without overflow (no exponent above 0): l is the sum of g inside a sub-block of 16 rows,
@@ -13,6 +12,9 @@
 #ifndef K3_KDA_LANES_H
 #define K3_KDA_LANES_H
 #include <stddef.h>
+#include <stdint.h>
+
+#include "../linalg/lanes.h"
 
 enum { K3I_CHUNK = 64, K3I_SUB = 16, K3I_BLOCKS = K3I_CHUNK / K3I_SUB };
 
@@ -27,10 +29,12 @@ struct k3i_kda_chunk {
 	float *et, *pre, *suf;	/* [BLOCKS (+ 1), kp]; pre[blocks] = exp(G of the last row) */
 	float *kbar;		/* [rows, kp] k * exp(G_last - G) */
 	float *m, *p, *t;	/* [rows, CHUNK] lower triangles */
-	float *wu;		/* [2 rows, kp + vp]: W | U, then -s q exp(G) | unused */
+	float *wu;		/* [rows, kp + vp]: W | U */
+	float *qd;		/* [rows, kp]: -s q exp(G) */
 	float *xy;		/* [rows, kp + vp]: beta k exp(G) | beta v */
-	float *vt;		/* [2 rows, vp]: V~, then o */
+	float *vt, *o;		/* [rows, vp]: V~, output */
 	float *s;		/* [kp, vp] entering state */
+	float *panels;		/* right operand of the product at work */
 };
 
 /** Gradients inside one chunk. */
@@ -49,7 +53,7 @@ struct k3i_kda_chunk_grad {
 struct k3i_kda_lanes {
 	/** l = lower_bound * sigmoid(exp_a * (x + dt)) */
 	void (*gate)(const struct k3i_kda_chunk *c);
-	/** g in l -> l, el, er, et, pre, suf, kbar, xy and the lower half of wu. */
+	/** g in l -> l, el, er, et, pre, suf, kbar, xy and qd. */
 	void (*decay)(const struct k3i_kda_chunk *c);
 	/** Diagonal block b of m and p (p without scale). */
 	void (*diagonal)(const struct k3i_kda_chunk *c, size_t b);
@@ -75,13 +79,17 @@ struct k3i_kda_lanes {
 	void (*gate_sum)(const struct k3i_kda_chunk *c, const struct k3i_kda_chunk_grad *d);
 	/** dg -> gradient of x in place; adds to dab. */
 	void (*gate_bwd)(const struct k3i_kda_chunk *c, const struct k3i_kda_chunk_grad *d);
-	/** z[i] = 1 / (1 + exp(-x[i])), any n; NaN stays NaN. */
-	void (*sigmoid)(float *z, const float *x, size_t n);
+	/** Products with the right operand in panels; see ../linalg/panel_body.h. */
+	void (*panel_rows)(float *b, size_t ldb, const float *x, size_t ld, size_t k, size_t n,
+			   const int32_t *keep);
+	void (*panel_columns)(float *b, size_t ldb, const float *x, size_t ld, size_t n, size_t k);
+	void (*product)(float *c, size_t ldc, int add, float alpha, const float *a, size_t rs,
+			size_t cs, const float *b, size_t ldb, size_t m, size_t n, size_t k);
+	/** Panels of x * w elementwise, both [rows, n] without padding. */
+	void (*panel_mul)(float *b, size_t ldb, const float *x, const float *w, size_t rows,
+			  size_t n);
 };
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define K3I_HAVE_WIDE 1
-#endif
 extern const struct k3i_kda_lanes k3i_kda_lanes_base, k3i_kda_lanes_avx2, k3i_kda_lanes_avx512;
 
 /** The widest implementation that this processor runs; all give the same sums up to fused rounding.

@@ -4,6 +4,7 @@
  */
 #include <string.h>
 
+#include "../linalg/panel_body.h"
 #include "exp_neg.h"
 #include "kda_lanes.h"
 
@@ -105,8 +106,7 @@ decay(const struct k3i_kda_chunk *c)
 			*at(c->kbar, r * kp + i) =
 				k * *at(c->er, r * kp + i) * *at(c->suf, b * kp + i);
 			*at(c->xy, r * ld + i) = c->beta[r] * k * down;
-			*at(c->wu, (c->rows + r) * ld + i) =
-				-c->scale * *at(c->q, r * kp + i) * down;
+			*at(c->qd, r * kp + i) = -c->scale * *at(c->q, r * kp + i) * down;
 		}
 		for (size_t i = 0; i < vp; i += L)
 			*at(c->xy, r * ld + kp + i) = c->beta[r] * *at(c->v_cv, r * vp + i);
@@ -321,20 +321,16 @@ gate_bwd(const struct k3i_kda_chunk *c, const struct k3i_kda_chunk_grad *d)
 }
 
 static void
-sigmoid(float *z, const float *x, size_t n)
+panel_mul(float *b, size_t ldb, const float *x, const float *w, size_t rows, size_t n)
 {
-	for (size_t i = 0; i < n; i += L) {
-		size_t bytes = (n - i < L ? n - i : L) * sizeof(float);
-		k3i_vf in = {0}, out, rest;
-
-		memcpy(&in, x + i, bytes);
-		sigmoid_lanes(&out, &rest, &in);
-		memcpy(z + i, &out, bytes);
-	}
+	for (size_t j = 0; j < n; j += PANEL)
+		for (size_t r = 0; r < rows; r++)
+			mul(b + j * ldb + r * PANEL, x + r * n + j, w + r * n + j, PANEL);
 }
 
 #define K3I_LANES_TABLE                                                                            \
 	{                                                                                          \
 		gate, decay, diagonal, inverse, mul, muladd, scale_all, mul_rows, scale_rows, wy,  \
-			diagonal_bwd, gate_sum, gate_bwd, sigmoid                                  \
+			diagonal_bwd, gate_sum, gate_bwd, panel_rows, panel_columns,               \
+			panel_product, panel_mul                                                   \
 	}

@@ -15,14 +15,8 @@
 #include <stdint.h>
 #include <string.h>
 
-#if defined(__AVX512F__)
-enum { PANEL_LANES = 16, TILE_ROWS = 8 };
-#elif defined(__AVX__)
-enum { PANEL_LANES = 8, TILE_ROWS = 4 };
-#else
-enum { PANEL_LANES = 4, TILE_ROWS = 4 };
-#endif
-enum { PANEL = 32 };
+/* The including file says how many floats a register holds: 4, 8 or 16. */
+enum { PANEL = 32, PANEL_LANES = K3_PANEL_LANES, TILE_ROWS = PANEL_LANES == 16 ? 8 : 4 };
 
 typedef float lanes __attribute__((vector_size(PANEL_LANES * 4), aligned(4), may_alias));
 typedef int32_t int_lanes __attribute__((vector_size(PANEL_LANES * 4), aligned(4), may_alias));
@@ -212,27 +206,22 @@ transpose_8(float *to, const float *x, size_t ld)
 #endif
 }
 
-/** Panels of the transpose of x [n, k]: element (p, j) is x[j * ld + p]. */
+/** Panels of the transpose of x [n, k]: element (p, j) is x[j * ld + p].  Columns behind n up to a
+ * multiple of 8 become zeros; b may begin at such a multiple inside a panel. */
 static void
 panel_columns(float *b, size_t ldb, const float *x, size_t ld, size_t n, size_t k)
 {
-	size_t whole = k / 8 * 8;
-
 	for (size_t j = 0; j < n; j += 8) {
 		size_t rows = n - j < 8 ? n - j : 8, p = 0;
 		float *to = b + j / PANEL * ldb * PANEL + j % PANEL;
 		const float *from = x + j * ld;
 
-		for (; rows == 8 && p < whole; p += 8)
+		for (; rows == 8 && p + 8 <= k; p += 8)
 			transpose_8(to + p * PANEL, from + p, ld);
 		for (; p < k; p++)
 			for (size_t i = 0; i < 8; i++)
 				to[p * PANEL + i] = i < rows ? from[i * ld + p] : 0.0f;
 	}
-	for (size_t j = (n + 7) / 8 * 8; j % PANEL; j += 8)
-		for (size_t p = 0; p < k; p++)
-			memset(b + j / PANEL * ldb * PANEL + p * PANEL + j % PANEL, 0,
-			       8 * sizeof(*b));
 }
 
 #endif

@@ -150,6 +150,17 @@ padded_docs(float *work, const struct rows *keys, size_t from, size_t n)
 	return doc;
 }
 
+/* Panels of the transpose of x [n, k], zeros behind column n up to whole slices of scores. */
+static void
+scored_columns(float *b, size_t ldb, const float *x, size_t ld, size_t n, size_t k)
+{
+	panel_columns(b, ldb, x, ld, n, k);
+	for (size_t j = (n + 7) / 8 * 8; j % 16; j += 8)
+		for (size_t p = 0; p < k; p++)
+			memset(b + j / PANEL * ldb * PANEL + p * PANEL + j % PANEL, 0,
+			       8 * sizeof(*b));
+}
+
 /* Key rows of one head: nope part and the shared part side by side. */
 static void
 gather_keys(float *out, const float *kv, size_t rows, size_t head_col, size_t nope, size_t rope,

@@ -34,9 +34,9 @@ load_keys(struct backward *b, size_t from, const float *kv, size_t head, float *
 	b->keys = part(&b->tile, from, BWD_KEYS);
 	b->keys.doc = padded_docs(docs, &b->tile, from, b->keys.n);
 	gather_keys(b->k, rows, b->keys.n, head * kvw, nope, rope, ld);
-	panel_columns(b->kt, kq, b->k, kq, b->keys.n, kq);
+	scored_columns(b->kt, kq, b->k, kq, b->keys.n, kq);
 	panel_rows(b->k_rows, BWD_KEYS, b->k, kq, b->keys.n, kq, b->keys.doc);
-	panel_columns(b->vt, b->a->v, rows + head * kvw + nope, ld, b->keys.n, b->a->v);
+	scored_columns(b->vt, b->a->v, rows + head * kvw + nope, ld, b->keys.n, b->a->v);
 	memset(b->dk, 0, b->keys.n * b->kqp * sizeof(float));
 	memset(b->dv, 0, b->keys.n * b->vp * sizeof(float));
 }

@@ -1,5 +1,6 @@
 /* Document-causal attention for any processor, and the choice among its compilations; the algorithm
  * is in mla_attn_body.h. */
+#define K3_PANEL_LANES 4
 #include "mla_attn_body.h"
 
 const struct k3i_mla_attn k3i_mla_attn_base = {attn_fwd, attn_bwd};

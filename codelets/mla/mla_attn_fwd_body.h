@@ -19,8 +19,8 @@ pack_keys(struct forward *f, const float *kv, size_t head)
 	       ld = f->a->h * kvw + rope, n = f->keys.n;
 	const float *k = kv + head * kvw;
 
-	panel_columns(f->kt, nope + rope, k, ld, n, nope);
-	panel_columns(f->kt + nope * PANEL, nope + rope, kv + ld - rope, ld, n, rope);
+	scored_columns(f->kt, nope + rope, k, ld, n, nope);
+	scored_columns(f->kt + nope * PANEL, nope + rope, kv + ld - rope, ld, n, rope);
 	panel_rows(f->v_rows, f->tkp, k + nope, ld, n, f->a->v, f->keys.doc);
 }
 

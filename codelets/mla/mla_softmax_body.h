@@ -171,15 +171,14 @@ softmax_slice(float *s, size_t ld, size_t rows, size_t n, const struct mask *mas
 /**
  * Scores p [rows, n] become P = exp(scale p - lse), dp = dA V^T becomes dS = P (dp - delta) scale.
  *
- * @param lse, delta of query i at [i * step]; lse = -inf: the query sees no key
+ * @param lse, delta of query i at [i * step]
  */
 static void
 gradient_slice(float *p, float *dp, size_t ld, size_t rows, size_t n, const struct mask *mask,
 	       float scale, const float *lse, const float *delta, size_t step)
 {
 	for (size_t i = 0; i < rows; i++) {
-		float l = lse[i * step] == -INFINITY ? INFINITY : lse[i * step],
-		      d = delta[i * step];
+		float l = lse[i * step], d = delta[i * step];
 
 		for (size_t j = i * ld; j < i * ld + n; j += PANEL_LANES) {
 			lanes weight = exp_lanes(lanes_of(p + j) * scale - l),

@@ -155,11 +155,11 @@ void k3_kda_chunk_bwd_cpu_f32(void *const *buf, const struct k3_kda_chunk_args *
 void k3_kda_recurrent_fwd_cpu_f32(void *const *buf, const struct k3_kda_chunk_args *a);
 void k3_kda_recurrent_bwd_cpu_f32(void *const *buf, const struct k3_kda_chunk_args *a);
 
-/** Widths and buffers are padded to whole cache lines of floats. */
+/** Widths and buffers are padded to whole panels of 32 floats. */
 static inline size_t
 k3_kda_pad(size_t n)
 {
-	return (n + 15) / 16 * 16;
+	return (n + 31) / 32 * 32;
 }
 
 /** One chunk of 64 rows: what is kept of it, and the forward's scratch beside that. */
@@ -168,14 +168,14 @@ k3_kda_chunk_kept_floats(size_t k, size_t v)
 {
 	size_t kp = k3_kda_pad(k), vp = k3_kda_pad(v);
 
-	return 3 * 64 * 64 + 2 * 64 * (kp + 2 * vp) + kp * vp;
+	return 3 * 64 * 64 + 64 * (kp + 2 * vp) + kp * vp;
 }
 static inline size_t
 k3_kda_chunk_scratch_floats(size_t k, size_t v)
 {
 	size_t kp = k3_kda_pad(k), vp = k3_kda_pad(v);
 
-	return 10 * 64 * kp + 2 * 64 * vp + 14 * kp + 32 * 64 + 64 + 32;
+	return kp * vp + 13 * 64 * kp + 5 * 64 * vp + 14 * kp + 64 + 32;
 }
 
 /** Floats of the work buffer for a tile of at most t rows; the heads of a group take turns in it.
