@@ -12,7 +12,8 @@
 		.mix_bwd = mix_bwd, .sigmoid = sigmoid, .situ_fwd = situ_fwd,                      \
 		.situ_bwd = situ_bwd, .gate_fwd = gate_fwd, .gate_bwd = gate_bwd,                  \
 		.norm_gate_fwd = norm_gate_fwd, .norm_gate_bwd = norm_gate_bwd, .silu = silu,      \
-		.silu_bwd = silu_bwd, .taps_fwd = taps_fwd, .taps_grad = taps_grad,                \
+		.silu_bwd = silu_bwd, .gelu_tanh = gelu_tanh, .gelu_tanh_bwd = gelu_tanh_bwd,      \
+		.rotate = rotate, .taps_fwd = taps_fwd, .taps_grad = taps_grad,                    \
 	}
 
 #endif
