@@ -52,6 +52,7 @@ check_PROGRAMS += \
 	tests/test_trace \
 	tests/test_vec_act \
 	tests/test_vec_bits \
+	tests/test_vec_gelu \
 	tests/test_vec_sum \
 	tests/test_verify_report \
 	tests/test_vision_split \
