@@ -93,6 +93,8 @@ tests_libfixture_la_SOURCES = \
 	tests/trace_case.c \
 	tests/trace_case.h \
 	tests/vec_case.h \
+	tests/vit_attn_case.c \
+	tests/vit_attn_case.h \
 	tests/vit_case.c \
 	tests/vit_case.h
 

@@ -4,38 +4,13 @@
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdio.h>
-#include <string.h>
 
-#include "../codelets/vit/vit_attn.h"
-#include "vit_case.h"
+#include "vit_attn_case.h"
 
-/* Rows in the order of the dump. */
-struct attn {
-	const char *dump;
-	const struct vit_grid *items;
-	size_t n, h, hd;
-	float *qkv, *dout, *lse, *delta;
-};
-
-static struct attn
-golden(const char *dump, const struct vit_grid *items, size_t n, size_t h, size_t hd)
-{
-	struct attn d = {dump, items, n, h, hd, NULL, NULL, NULL, NULL};
-	float **to[] = {&d.qkv, &d.dout, &d.lse, &d.delta};
-	static const char *const name[] = {"qkv", "do", "lse", "delta"};
-
-	for (size_t i = 0; i < 4; i++) {
-		char tensor[32];
-		snprintf(tensor, sizeof(tensor), "%s.%s", dump, name[i]);
-		*to[i] = held_input("vit_block", tensor);
-	}
-	return d;
-}
-
-static struct attn
+static struct vit_attn
 mixed(void)
 {
-	return golden("attn", vit_items, VIT_PATCHES, 2, 36);
+	return vit_attn_golden("attn", vit_items, VIT_PATCHES, 2, 36);
 }
 
 static const struct vit_grid long_item[] = {{1, 18, 18}};
@@ -44,80 +19,14 @@ static const struct vit_cut long_cuts[] = {
 	{3, {{{0, 0, 8}}, {{0, 8, 2}}, {{0, 10, 8}}}},
 };
 
-static struct attn
+static struct vit_attn
 longer(void)
 {
-	return golden("long", long_item, 324, 1, 4);
-}
-
-/* What this processor runs; returns the number. */
-static size_t
-widths(const struct k3i_vit_attn *table[3])
-{
-	size_t n = 0;
-
-	table[n++] = &k3i_vit_attn_base;
-#ifdef K3_HAVE_WIDE_LANES
-	if (k3_lanes_of_cpu() >= K3_LANES_AVX2)
-		table[n++] = &k3i_vit_attn_avx2;
-	if (k3_lanes_of_cpu() >= K3_LANES_AVX512)
-		table[n++] = &k3i_vit_attn_avx512;
-#endif
-	return n;
-}
-
-static struct k3_vit_attn_args
-args_of(const struct attn *d, const struct vit_tile *tile)
-{
-	return (struct k3_vit_attn_args){
-		.n = tile->n, .dq = d->h * d->hd, .h = d->h, .scale = sqrtf(1.0f / (float)d->hd)};
-}
-
-static void
-forward(const struct k3i_vit_attn *run, const struct attn *d, const struct vit_tile *tile,
-	const struct vit_tile *keys, size_t n_keys, float *o, float *lse)
-{
-	struct k3_vit_attn_args a = args_of(d, tile);
-	size_t width = 3 * a.dq;
-	float *work = held_out(k3_vit_attn_fwd_work_floats(tile->n, d->hd));
-	struct held_task task = {{o, lse, vit_gather(tile, d->qkv, width), tile->layout, work}, 5};
-
-	a.kqkv = (struct k3_list){5, (uint32_t)n_keys};
-	for (size_t i = 0; i < n_keys; i++)
-		held_push(&task, vit_gather(&keys[i], d->qkv, width));
-	a.klayout = (struct k3_list){task.n, (uint32_t)n_keys};
-	for (size_t i = 0; i < n_keys; i++)
-		held_push(&task, keys[i].layout);
-	a.n_buf = task.n;
-	run->fwd(task.buf, &a);
-}
-
-/* Adds to dq and dkv of the tiles unless told to write them. */
-static void
-backward(const struct k3i_vit_attn *run, const struct attn *d, const struct vit_tile *tile,
-	 const struct vit_tile *keys, int init_dq, int init_dkv, float *dq, float *dkv)
-{
-	struct k3_vit_attn_args a = args_of(d, tile);
-	void *buf[] = {dq,
-		       dkv,
-		       vit_gather(tile, d->qkv, 3 * a.dq),
-		       vit_gather(keys, d->qkv, 3 * a.dq),
-		       vit_gather(tile, d->dout, a.dq),
-		       vit_gather(tile, d->lse, d->h),
-		       vit_gather(tile, d->delta, d->h),
-		       tile->layout,
-		       keys->layout,
-		       held_out(k3_vit_attn_bwd_work_floats(d->hd))};
-
-	a.nk = keys->n;
-	a.init_dq = (uint32_t)init_dq;
-	a.init_dkv = (uint32_t)init_dkv;
-	a.n_buf = 10;
-	run->bwd(buf, &a);
+	return vit_attn_golden("long", long_item, 324, 1, 4);
 }
 
 static size_t
-tiles_of(struct vit_tile tile[VIT_TILES], const struct attn *d, const struct vit_cut *cut)
+tiles_of(struct vit_tile tile[VIT_TILES], const struct vit_attn *d, const struct vit_cut *cut)
 {
 	for (size_t i = 0; i < cut->n_tiles; i++)
 		tile[i] = vit_tile(d->items, cut->band[i]);
@@ -125,7 +34,7 @@ tiles_of(struct vit_tile tile[VIT_TILES], const struct attn *d, const struct vit
 }
 
 static void
-expect(const struct attn *d, const char *name, const float *got, double tol)
+expect(const struct vit_attn *d, const char *name, const float *got, double tol)
 {
 	char tensor[32];
 
@@ -134,12 +43,12 @@ expect(const struct attn *d, const char *name, const float *got, double tol)
 }
 
 static void
-expect_forward(struct attn (*make)(void), const struct vit_cut *cut)
+expect_forward(struct vit_attn (*make)(void), const struct vit_cut *cut)
 {
 	const struct k3i_vit_attn *table[3];
 
-	for (size_t k = 0; k < widths(table); k++) {
-		struct attn d = make();
+	for (size_t k = 0; k < vit_attn_widths(table); k++) {
+		struct vit_attn d = make();
 		struct vit_tile tile[VIT_TILES];
 		size_t n = tiles_of(tile, &d, cut), dq = d.h * d.hd;
 		float *o = held_out(d.n * dq), *lse = held_out(d.n * d.h);
@@ -152,7 +61,8 @@ expect_forward(struct attn (*make)(void), const struct vit_cut *cut)
 				first--;
 			while (last + 1 < n && vit_meet(&tile[last + 1], &tile[i]))
 				last++;
-			forward(table[k], &d, &tile[i], &tile[first], last - first + 1, to, l);
+			vit_attn_forward(table[k], &d, &tile[i], &tile[first], last - first + 1, to,
+					 l);
 			vit_scatter(&tile[i], o, to, dq);
 			vit_scatter(&tile[i], lse, l, d.h);
 		}
@@ -164,12 +74,12 @@ expect_forward(struct attn (*make)(void), const struct vit_cut *cut)
 
 /* All pairs of tiles that share an item, keys descending as in a plan. */
 static void
-expect_backward(struct attn (*make)(void), const struct vit_cut *cut)
+expect_backward(struct vit_attn (*make)(void), const struct vit_cut *cut)
 {
 	const struct k3i_vit_attn *table[3];
 
-	for (size_t k = 0; k < widths(table); k++) {
-		struct attn d = make();
+	for (size_t k = 0; k < vit_attn_widths(table); k++) {
+		struct vit_attn d = make();
 		struct vit_tile tile[VIT_TILES];
 		size_t n = tiles_of(tile, &d, cut), dq = d.h * d.hd;
 		float *gq[VIT_TILES], *gkv[VIT_TILES], *all = held_out(d.n * dq),
@@ -183,8 +93,8 @@ expect_backward(struct attn (*make)(void), const struct vit_cut *cut)
 		for (size_t i = n; i-- > 0;)
 			for (size_t j = n; j-- > 0;)
 				if (vit_meet(&tile[i], &tile[j]))
-					backward(table[k], &d, &tile[i], &tile[j], !met_q[i]++,
-						 !met_k[j]++, gq[i], gkv[j]);
+					vit_attn_backward(table[k], &d, &tile[i], &tile[j],
+							  !met_q[i]++, !met_k[j]++, gq[i], gkv[j]);
 		for (size_t i = 0; i < n; i++) {
 			vit_scatter(&tile[i], all, gq[i], dq);
 			vit_scatter(&tile[i], all_kv, gkv[i], 2 * dq);
@@ -236,16 +146,16 @@ Test(vit_attn, two_bands_of_an_item_in_one_tile_match_the_oracle, .timeout = 60)
 Test(vit_attn, gradients_are_added_when_told, .timeout = 60)
 {
 	const struct k3i_vit_attn *table[3];
-	size_t n = widths(table);
-	struct attn d = mixed();
+	size_t n = vit_attn_widths(table);
+	struct vit_attn d = mixed();
 	struct vit_tile tile = vit_tile(d.items, vit_cuts[0].band[0]);
 	float *dq = held_out(d.n * 72), *dkv = held_out(d.n * 144), *more_dq = held_out(d.n * 72),
 	      *more_dkv = held_out(d.n * 144);
 
 	for (size_t i = 0; i < d.n * 144; i++)
 		more_dkv[i] = more_dq[i / 2] = 3;
-	backward(table[n - 1], &d, &tile, &tile, 1, 1, dq, dkv);
-	backward(table[n - 1], &d, &tile, &tile, 0, 0, more_dq, more_dkv);
+	vit_attn_backward(table[n - 1], &d, &tile, &tile, 1, 1, dq, dkv);
+	vit_attn_backward(table[n - 1], &d, &tile, &tile, 0, 0, more_dq, more_dkv);
 	for (size_t i = 0; i < d.n * 144; i++) {
 		cr_assert(fabsf(more_dkv[i] - 3 - dkv[i]) < 2e-6f, "dkv[%zu] is %g, expected %g", i,
 			  (double)more_dkv[i], (double)dkv[i] + 3);
@@ -262,14 +172,14 @@ Test(vit_attn, patches_without_a_partner_get_zeros_or_keep_what_they_had, .timeo
 	static const struct vit_band first[VIT_PARTS] = {{0, 0, 4}, {1, 0, 2}},
 				     second[VIT_PARTS] = {{1, 2, 4}, {2, 0, 2}};
 	const struct k3i_vit_attn *table[3];
-	size_t n = widths(table);
+	size_t n = vit_attn_widths(table);
 
 	for (size_t k = 0; k < n; k++) {
-		struct attn d = mixed();
+		struct vit_attn d = mixed();
 		struct vit_tile q = vit_tile(d.items, first), keys = vit_tile(d.items, second);
 		float *dq = held_out(q.n * 72), *dkv = held_out(keys.n * 144);
 
-		backward(table[k], &d, &q, &keys, 1, 1, dq, dkv);
+		vit_attn_backward(table[k], &d, &q, &keys, 1, 1, dq, dkv);
 		held_expect_all(dq, 0, 24 * 72, "dq of the first item");
 		held_expect_all(dkv + 16 * 144, 0, 4 * 144, "dkv of the last item");
 		cr_assert(dq[24 * 72] != 0 && dkv[0] != 0, "the second item meets itself");
@@ -277,7 +187,7 @@ Test(vit_attn, patches_without_a_partner_get_zeros_or_keep_what_they_had, .timeo
 			dq[i] = 5;
 		for (size_t i = 0; i < keys.n * 144; i++)
 			dkv[i] = 7;
-		backward(table[k], &d, &q, &keys, 0, 0, dq, dkv);
+		vit_attn_backward(table[k], &d, &q, &keys, 0, 0, dq, dkv);
 		held_expect_all(dq, 5, 24 * 72, "dq of the first item");
 		held_expect_all(dkv + 16 * 144, 7, 4 * 144, "dkv of the last item");
 		held_end();
@@ -286,22 +196,22 @@ Test(vit_attn, patches_without_a_partner_get_zeros_or_keep_what_they_had, .timeo
 
 Test(vit_attn, an_item_does_not_see_its_neighbours, .timeout = 60)
 {
-	struct attn d = mixed();
+	struct vit_attn d = mixed();
 	struct vit_tile tile = vit_tile(d.items, vit_cuts[0].band[0]);
 	float *o = held_out(52 * 72), *lse = held_out(104), *dq = held_out(52 * 72),
 	      *dkv = held_out(52 * 144), *o2 = held_out(52 * 72), *lse2 = held_out(104),
 	      *dq2 = held_out(52 * 72), *dkv2 = held_out(52 * 144);
 	const struct k3i_vit_attn *table[3];
-	size_t n = widths(table);
+	size_t n = vit_attn_widths(table);
 
-	forward(table[n - 1], &d, &tile, &tile, 1, o, lse);
-	backward(table[n - 1], &d, &tile, &tile, 1, 1, dq, dkv);
+	vit_attn_forward(table[n - 1], &d, &tile, &tile, 1, o, lse);
+	vit_attn_backward(table[n - 1], &d, &tile, &tile, 1, 1, dq, dkv);
 	d.qkv = held_copy(d.qkv, 52 * 216);
 	d.dout = held_copy(d.dout, 52 * 72);
 	for (size_t i = 24 * 216; i < 48 * 216; i++)
 		d.qkv[i] = d.dout[i / 3] = NAN;
-	forward(table[n - 1], &d, &tile, &tile, 1, o2, lse2);
-	backward(table[n - 1], &d, &tile, &tile, 1, 1, dq2, dkv2);
+	vit_attn_forward(table[n - 1], &d, &tile, &tile, 1, o2, lse2);
+	vit_attn_backward(table[n - 1], &d, &tile, &tile, 1, 1, dq2, dkv2);
 	for (size_t part = 0; part < 2; part++) {
 		size_t at = part ? 48 : 0, rows = part ? 4 : 24;
 
@@ -317,11 +227,11 @@ Test(vit_attn, an_item_does_not_see_its_neighbours, .timeout = 60)
 Test(vit_attn, equal_scores_give_the_mean_at_every_number_of_keys, .timeout = 60)
 {
 	const struct k3i_vit_attn *table[3];
-	size_t n_tables = widths(table);
+	size_t n_tables = vit_attn_widths(table);
 
 	for (int32_t n = 1; n <= 35; n++) {
 		struct vit_grid item = {1, n, 1};
-		struct attn d = {"mean", &item, (size_t)n, 1, 4, NULL, NULL, NULL, NULL};
+		struct vit_attn d = {"mean", &item, (size_t)n, 1, 4, NULL, NULL, NULL, NULL};
 		struct vit_tile tile = vit_tile(&item, (struct vit_band[VIT_PARTS]){{0, 0, n}});
 
 		d.qkv = held_out((size_t)n * 12);
@@ -330,7 +240,7 @@ Test(vit_attn, equal_scores_give_the_mean_at_every_number_of_keys, .timeout = 60
 		for (size_t k = 0; k < n_tables; k++) {
 			float *o = held_out((size_t)n * 4), *lse = held_out((size_t)n);
 
-			forward(table[k], &d, &tile, &tile, 1, o, lse);
+			vit_attn_forward(table[k], &d, &tile, &tile, 1, o, lse);
 			for (int32_t i = 0; i < n; i++)
 				cr_assert(fabsf(o[4 * i + 3] - (float)(n - 1) / 2) < 1e-5f &&
 						  fabsf(lse[i] - logf((float)n)) < 1e-6f,
