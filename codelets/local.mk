@@ -24,6 +24,7 @@ libk3_la_SOURCES += \
 	codelets/linalg/linear.h \
 	codelets/linalg/linear_cpu.c \
 	codelets/linalg/panel_body.h \
+	codelets/linalg/softmax_body.h \
 	codelets/loss/lm_head_cpu.c \
 	codelets/loss/loss_sum_cpu.c \
 	codelets/mla/mla_attn.h \
@@ -36,7 +37,6 @@ libk3_la_SOURCES += \
 	codelets/mla/mla_expand_cpu.c \
 	codelets/mla/mla_out_cpu.c \
 	codelets/mla/mla_proj_cpu.c \
-	codelets/mla/mla_softmax_body.h \
 	codelets/moe/expert_cpu.c \
 	codelets/moe/moe_combine_cpu.c \
 	codelets/moe/moe_count_cpu.c \
@@ -56,4 +56,15 @@ libk3_la_SOURCES += \
 	codelets/vec/vec_cpu.c \
 	codelets/vec/vec_lanes.h \
 	codelets/vec/vec_sum.h \
-	codelets/vec/vec_table.h
+	codelets/vec/vec_table.h \
+	codelets/vit/norm_rows.h \
+	codelets/vit/rope.h \
+	codelets/vit/vit_attn.h \
+	codelets/vit/vit_attn_avx2_cpu.c \
+	codelets/vit/vit_attn_avx512_cpu.c \
+	codelets/vit/vit_attn_body.h \
+	codelets/vit/vit_attn_bwd_body.h \
+	codelets/vit/vit_attn_cpu.c \
+	codelets/vit/vit_mlp_cpu.c \
+	codelets/vit/vit_out_cpu.c \
+	codelets/vit/vit_qkv_cpu.c

@@ -208,7 +208,7 @@ qkv_fwd(struct k3i_walk *w, int block, size_t i)
 	k3i_use(b, bd->rstd[i], K3_W);
 	k3i_use(b, bd->x[i], K3_R);
 	k3i_use(b, w->vision->layout[i], K3_R);
-	k3i_work(b, w->vision->tiles.nominal_n * base.d);
+	k3i_work(b, k3_vit_qkv_work_floats(w->vision->tiles.nominal_n, base.d, base.dq / base.h));
 	k3i_weight(b, &a->norm, K3_P_VIT_NORM0, block);
 	k3i_weight(b, &a->w, K3_P_VIT_QKV, block);
 	k3i_task_end(b, 6.0 * (double)(base.n * base.d * base.dq), 0);
@@ -262,7 +262,7 @@ attn_fwd(struct k3i_walk *w, int block, size_t i)
 	k3i_use(b, bd->lse[i], K3_W);
 	k3i_use(b, bd->qkv[i], K3_R);
 	k3i_use(b, v->layout[i], K3_R);
-	k3i_work(b, k3_vit_attn_fwd_work_floats(base.dq / base.h));
+	k3i_work(b, k3_vit_attn_fwd_work_floats(v->tiles.nominal_n, base.dq / base.h));
 	k3i_list(b, &a->kqkv, &bd->qkv[t->key0], t->n_keys, K3_R);
 	k3i_list(b, &a->klayout, &v->layout[t->key0], t->n_keys, K3_R);
 	for (size_t j = t->key0; j < t->key0 + t->n_keys; j++)
@@ -757,7 +757,7 @@ qkv_bwd(struct k3i_walk *w, int block, size_t i, struct block_grads *g)
 	k3i_use(b, bd->x[i], K3_R);
 	k3i_use(b, bd->rstd[i], K3_R);
 	k3i_use(b, v->layout[i], K3_R);
-	k3i_work(b, v->tiles.nominal_n * base.d);
+	k3i_work(b, k3_vit_qkv_work_floats(v->tiles.nominal_n, base.d, base.dq / base.h));
 	k3i_grad(b, &a->dnorm, K3_P_VIT_NORM0, block);
 	k3i_weight(b, &a->norm, K3_P_VIT_NORM0, block);
 	k3i_weight(b, &a->w, K3_P_VIT_QKV, block);

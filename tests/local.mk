@@ -63,9 +63,12 @@ check_PROGRAMS += \
 	tests/test_trace \
 	tests/test_vec_act \
 	tests/test_vec_bits \
+	tests/test_vec_gelu \
 	tests/test_vec_sum \
 	tests/test_verify_report \
-	tests/test_vision_split
+	tests/test_vision_split \
+	tests/test_vit_attn \
+	tests/test_vit_block
 check_LTLIBRARIES += tests/libfixture.la
 TESTS += $(check_PROGRAMS)
 else
@@ -100,7 +103,11 @@ tests_libfixture_la_SOURCES = \
 	tests/scratch.h \
 	tests/trace_case.c \
 	tests/trace_case.h \
-	tests/vec_case.h
+	tests/vec_case.h \
+	tests/vit_attn_case.c \
+	tests/vit_attn_case.h \
+	tests/vit_case.c \
+	tests/vit_case.h
 
 LOG_COMPILER = $(SHELL) $(top_srcdir)/contrib/run-crit.sh
 LOG_DRIVER = env AM_TAP_AWK='$(AWK)' $(SHELL) $(top_srcdir)/build-aux/tap-driver.sh

@@ -42,6 +42,28 @@ panel_pad(size_t n)
 	return (n + PANEL - 1) / PANEL * PANEL;
 }
 
+static inline size_t
+lower(size_t x, size_t y)
+{
+	return x < y ? x : y;
+}
+
+static inline float *
+aligned(float *work)
+{
+	return (float *)(((uintptr_t)work + 63) / 64 * 64);
+}
+
+/** Takes n floats, rounded up to whole cache lines, from an aligned work buffer. */
+static inline float *
+take(float **work, size_t n)
+{
+	float *p = *work;
+
+	*work += (n + 15) / 16 * 16;
+	return p;
+}
+
 /* rows x cols of c, cols whole registers but for the last: `left` columns are there. */
 PANEL_INLINE void
 tile(size_t rows, size_t regs, float *c, size_t ldc, size_t left, int add, float alpha,

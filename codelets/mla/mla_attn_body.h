@@ -9,7 +9,7 @@
  * packed as zeros where a sum runs over them.
  */
 #include "mla_attn.h"
-#include "mla_softmax_body.h"
+#include "../linalg/softmax_body.h"
 
 enum {
 	QUERIES = K3_MLA_QUERY_BLOCK,
@@ -30,31 +30,9 @@ struct span {
 };
 
 static size_t
-lower(size_t x, size_t y)
-{
-	return x < y ? x : y;
-}
-
-static size_t
 higher(size_t x, size_t y)
 {
 	return x > y ? x : y;
-}
-
-/* Takes n floats, rounded up to whole cache lines, from the work buffer. */
-static float *
-take(float **work, size_t n)
-{
-	float *p = *work;
-
-	*work += (n + 15) / 16 * 16;
-	return p;
-}
-
-static float *
-aligned(float *work)
-{
-	return (float *)(((uintptr_t)work + 63) / 64 * 64);
 }
 
 static struct rows

@@ -45,7 +45,7 @@ meet(struct forward *f, const float *q, size_t ldq, size_t q0, size_t s, size_t 
 	go_on = f->span[s].from < k0;		   /* not its first keys */
 	softmax_slice(f->s, FWD_KEYS, slice.n, wide,
 		      all_seen(&f->keys, span, &slice) ? NULL : &mask, f->a->scale, &f->run[s],
-		      go_on ? acc : NULL, f->vp);
+		      go_on ? acc : NULL, f->vp, f->vp);
 	panel_product(acc, f->vp, go_on, 1.0f, f->s + (from - span.from), FWD_KEYS, 1,
 		      f->v_rows + from * PANEL, f->tkp, slice.n, f->vp, span.to - from);
 }

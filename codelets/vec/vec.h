@@ -84,6 +84,14 @@ struct k3_vec {
 	void (*silu)(float *y, const float *x, size_t n);
 	/** a = f (dy - dot y) silu'(a) */
 	void (*silu_bwd)(float *a, const float *dy, const float *y, float f, float dot, size_t n);
+	/** y = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) */
+	void (*gelu_tanh)(float *y, const float *x, size_t n);
+	/** dx = dy gelu_tanh'(x) */
+	void (*gelu_tanh_bwd)(float *dx, const float *dy, const float *x, size_t n);
+	/** Turns the pairs of each row of n elements (even) by the same angles: y[i] = x[i] c[i] +
+	 * x[i^1] s[i]; rows follow each other. */
+	void (*rotate)(float *y, const float *x, const float *c, const float *s, size_t rows,
+		       size_t n);
 	/** y[r] = sum_j c[j] u_j[r] in ascending j on n columns of each row; rows of y and u are ld
 	 * floats apart, those of c n floats.  y may be a u_j: each of its rows is written once it
 	 * was read. */

@@ -235,4 +235,60 @@ silu_bwd(float *a, const float *dy, const float *y, float f, float dot, size_t n
 	EACH(n, silu_bwd_step, a, dy, y, f, dot);
 }
 
+/* gelu_tanh(x) = x sigmoid(2z), z = sqrt(2/pi) (x + 0.044715 x^3): s is that sigmoid, x becomes at
+ * most 16 in size, where the sigmoid is 0 or 1 already and no power overflows. */
+K3I_INLINE void
+gelu_parts(struct sigmoid_parts *s, k3i_vecf *x)
+{
+	k3i_vecf most = {0}, z;
+	k3i_veci over;
+
+	most += 16.0f;
+	over = *x > most;
+	*x = PICK(over, most, *x);
+	over = *x < -most;
+	*x = PICK(over, -most, *x);
+	z = *x * (1.59576912f + 0.0713548163f * (*x * *x));
+	sigmoid_of(s, &z);
+}
+
+K3I_INLINE void
+gelu_tanh_step(size_t i, size_t len, float *y, const float *x)
+{
+	struct sigmoid_parts s;
+	k3i_vecf v, c;
+
+	load(&v, x + i, len);
+	c = v;
+	gelu_parts(&s, &c);
+	v = v * s.num / s.den;
+	store(y + i, &v, len);
+}
+
+static void
+gelu_tanh(float *y, const float *x, size_t n)
+{
+	EACH(n, gelu_tanh_step, y, x);
+}
+
+K3I_INLINE void
+gelu_tanh_bwd_step(size_t i, size_t len, float *dx, const float *dy, const float *x)
+{
+	struct sigmoid_parts s;
+	k3i_vecf v, d, inv;
+
+	load(&v, x + i, len);
+	load(&d, dy + i, len);
+	gelu_parts(&s, &v);
+	inv = 1.0f / s.den;
+	d *= s.num * inv * (1.0f + v * (s.rest * inv) * (1.59576912f + 0.214064449f * (v * v)));
+	store(dx + i, &d, len);
+}
+
+static void
+gelu_tanh_bwd(float *dx, const float *dy, const float *x, size_t n)
+{
+	EACH(n, gelu_tanh_bwd_step, dx, dy, x);
+}
+
 #endif

@@ -1,4 +1,4 @@
-/* Bodies of the sums, norms, mixes and taps of vec.h. */
+/* Bodies of the sums, norms, mixes, taps and rotations of vec.h. */
 #ifndef K3_VEC_SUM_H
 #define K3_VEC_SUM_H
 #include <math.h>
@@ -326,6 +326,27 @@ taps_grad(float *dc, const float *const *u, const float *da, size_t ld, size_t r
 {
 	for (size_t r = 0; r < rows; r++)
 		EACH(n, taps_grad_step, dc, u, da, r * ld, taps, n);
+}
+
+K3I_INLINE void
+rotate_step(size_t i, size_t len, float *y, const float *x, const float *c, const float *s)
+{
+	typedef uint64_t pairs __attribute__((vector_size(K3I_VEC_BYTES)));
+	k3i_vecf v, partner, vc, vs;
+
+	load(&v, x + i, len);
+	load(&vc, c + i, len);
+	load(&vs, s + i, len);
+	partner = (k3i_vecf)((pairs)v >> 32 | (pairs)v << 32);
+	v = v * vc + partner * vs;
+	store(y + i, &v, len);
+}
+
+static void
+rotate(float *y, const float *x, const float *c, const float *s, size_t rows, size_t n)
+{
+	for (size_t r = 0; r < rows * n; r += n)
+		EACH(n, rotate_step, y + r, x + r, c, s);
 }
 
 #endif

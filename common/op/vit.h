@@ -75,7 +75,7 @@ void k3_vit_patch_embed_bwd_cpu_f32(void *const *buf, const struct k3_vit_embed_
  *                 1 W rstd [n]
  *                 2 R x [n,d]
  *                 3 R layout
- *                 4 W work [n,d]
+ *                 4 W work [k3_vit_qkv_work_floats]
  *                 norm (1,d), w (3dq,d)
  * vit_qkv_bwd_dx: 0 W dx [n,d] = dy + gradient through norm and product
  *                 1 W dp [n,3dq]: gradient of the product's result (rotated back)
@@ -85,7 +85,7 @@ void k3_vit_patch_embed_bwd_cpu_f32(void *const *buf, const struct k3_vit_embed_
  *                 5 R x
  *                 6 R rstd
  *                 7 R layout
- *                 8 W work [n,d]
+ *                 8 W work [k3_vit_qkv_work_floats]
  *                 dnorm (1,d) W/RW; norm, w
  * vit_qkv_bwd_dw: 0 R dp
  *                 1 R x
@@ -102,6 +102,15 @@ struct k3_vit_qkv_args {
 void k3_vit_qkv_fwd_cpu_f32(void *const *buf, const struct k3_vit_qkv_args *a);
 void k3_vit_qkv_bwd_dx_cpu_f32(void *const *buf, const struct k3_vit_qkv_args *a);
 void k3_vit_qkv_bwd_dw_cpu_f32(void *const *buf, const struct k3_vit_qkv_args *a);
+
+/** Normed rows, or factors of the rotation for the rows and columns of a part (at most n + 1). */
+static inline size_t
+k3_vit_qkv_work_floats(size_t n, size_t d, size_t hd)
+{
+	size_t rows = n * d, factors = 2 * hd * (n + 2);
+
+	return rows > factors ? rows : factors;
+}
 
 /* vit_attn: o = softmax(scale q k^T) v, bidirectional, between parts of the same item alone.
  * vit_attn_fwd: 0 W o [n,dq]
@@ -136,17 +145,26 @@ struct k3_vit_attn_args {
 void k3_vit_attn_fwd_cpu_f32(void *const *buf, const struct k3_vit_attn_args *a);
 void k3_vit_attn_bwd_cpu_f32(void *const *buf, const struct k3_vit_attn_args *a);
 
-enum { K3_VIT_BLOCK = 128 }; /* queries and keys of one block of scores */
+/* Queries and keys of one block of scores; a key block, its scores and gradients stay in the
+ * second-level cache. */
+enum { K3_VIT_QUERY_BLOCK = 128, K3_VIT_KEY_BLOCK = 256 };
 
+/** A packed key block, a slice of scores, and maximum and sum of each query of a part. */
 static inline size_t
-k3_vit_attn_fwd_work_floats(size_t hd)
+k3_vit_attn_fwd_work_floats(size_t n, size_t hd)
 {
-	return K3_VIT_BLOCK * (K3_VIT_BLOCK + hd + 4);
+	size_t hdp = (hd + 31) / 32 * 32;
+
+	return K3_VIT_KEY_BLOCK * (hd + hdp + 16) + 2 * n + 320;
 }
+/** A packed key block, a packed query block, their scores and gradients. */
 static inline size_t
 k3_vit_attn_bwd_work_floats(size_t hd)
 {
-	return K3_VIT_BLOCK * (2 * K3_VIT_BLOCK + hd + 4);
+	size_t hdp = (hd + 31) / 32 * 32;
+
+	return K3_VIT_KEY_BLOCK * (2 * hd + hdp) +
+	       K3_VIT_QUERY_BLOCK * (2 * hdp + 2 * (K3_VIT_KEY_BLOCK + 16)) + 16;
 }
 
 /* vit_out: y = x + o Wo^T.

@@ -1,16 +1,16 @@
 /* Softmax and its gradient on a slice of scores, whole registers at a time; included by
- * mla_attn_body.h.
+ * attention kernels that are compiled once per vector width (lanes.h).
  *
  * A slice is at most 16 queries against a run of keys.  Columns behind the run and keys that a
  * query must not see are masked by comparison, never by arithmetic: what padding holds may be NaN.
  * The traps: a NaN of a visible key must go on, so that it is seen in the loss (a maximum may lose
  * it, exp may not); a row that has seen no key has maximum -inf, and -inf - -inf is NaN.
  */
-#ifndef K3_MLA_SOFTMAX_BODY_H
-#define K3_MLA_SOFTMAX_BODY_H
+#ifndef K3_LINALG_SOFTMAX_BODY_H
+#define K3_LINALG_SOFTMAX_BODY_H
 #include <math.h>
 
-#include "../linalg/panel_body.h"
+#include "panel_body.h"
 
 enum { SLICE = 16 };
 
@@ -129,18 +129,28 @@ scaled_row(float *s, size_t i, size_t n, const struct mask *mask, float scale, f
 	*most = x > *most ? x : *most;
 }
 
+static void
+scale_row(float *x, float by, size_t n)
+{
+	size_t c = 0;
+
+	for (; c + PANEL_LANES <= n; c += PANEL_LANES)
+		*lanes_at(x + c) *= by;
+	for (; c < n; c++)
+		x[c] *= by;
+}
+
 /**
  * Scores s [rows, n], leading dimension ld, become exp(scale s - most); the running maximum and sum
  * are brought up to date and acc [rows, v], the sum of weighted values so far (NULL: none yet),
- * with them.
+ * leading dimension ldacc, with them.
  *
  * @param n    a multiple of 16
  * @param mask NULL: every query sees every key
- * @param v    a multiple of 32
  */
 static void
 softmax_slice(float *s, size_t ld, size_t rows, size_t n, const struct mask *mask, float scale,
-	      struct running *run, float *acc, size_t v)
+	      struct running *run, float *acc, size_t ldacc, size_t v)
 {
 	float shift[SLICE] = {0}, base[SLICE];
 
@@ -163,8 +173,8 @@ softmax_slice(float *s, size_t ld, size_t rows, size_t n, const struct mask *mas
 			sum += p;
 		}
 		run->sum[i] = run->sum[i] * shift[i] + sum_of_lanes(&sum);
-		for (size_t c = 0; acc && c < v; c += PANEL_LANES)
-			*lanes_at(acc + i * v + c) *= shift[i];
+		if (acc)
+			scale_row(acc + i * ldacc, shift[i], v);
 	}
 }
 

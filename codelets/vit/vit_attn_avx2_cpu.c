@@ -1,0 +1,9 @@
+/* The tower's attention with 256-bit registers; see ../linalg/lanes.h. */
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#pragma GCC target("avx2,fma")
+#endif
+#include "vit_attn_body.h"
+
+#ifdef K3_HAVE_WIDE_LANES
+const struct k3i_vit_attn k3i_vit_attn_avx2 = {attn_fwd, attn_bwd};
+#endif

@@ -1,0 +1,33 @@
+/* Attention of the tower for any processor, and the choice among its compilations; the algorithm is
+ * in vit_attn_body.h. */
+#include "vit_attn_body.h"
+
+const struct k3i_vit_attn k3i_vit_attn_base = {attn_fwd, attn_bwd};
+
+static const struct k3i_vit_attn *
+widest(void)
+{
+#ifdef K3_HAVE_WIDE_LANES
+	switch (k3_lanes_of_cpu()) {
+	case K3_LANES_AVX512:
+		return &k3i_vit_attn_avx512;
+	case K3_LANES_AVX2:
+		return &k3i_vit_attn_avx2;
+	case K3_LANES_BASE:
+		break;
+	}
+#endif
+	return &k3i_vit_attn_base;
+}
+
+void
+k3_vit_attn_fwd_cpu_f32(void *const *buf, const struct k3_vit_attn_args *a)
+{
+	widest()->fwd(buf, a);
+}
+
+void
+k3_vit_attn_bwd_cpu_f32(void *const *buf, const struct k3_vit_attn_args *a)
+{
+	widest()->bwd(buf, a);
+}
