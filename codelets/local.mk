@@ -4,6 +4,7 @@ libk3_la_SOURCES += \
 	codelets/embed/embed_cpu.c \
 	codelets/glu/glu_cpu.c \
 	codelets/io/load_cpu.c \
+	codelets/io/vit_load_cpu.c \
 	codelets/kda/exp_neg.h \
 	codelets/kda/flush.h \
 	codelets/kda/kda_chunk.h \
@@ -58,13 +59,18 @@ libk3_la_SOURCES += \
 	codelets/vec/vec_sum.h \
 	codelets/vec/vec_table.h \
 	codelets/vit/norm_rows.h \
+	codelets/vit/position.h \
 	codelets/vit/rope.h \
+	codelets/vit/vision_scatter_cpu.c \
 	codelets/vit/vit_attn.h \
 	codelets/vit/vit_attn_avx2_cpu.c \
 	codelets/vit/vit_attn_avx512_cpu.c \
 	codelets/vit/vit_attn_body.h \
 	codelets/vit/vit_attn_bwd_body.h \
 	codelets/vit/vit_attn_cpu.c \
+	codelets/vit/vit_merge_cpu.c \
 	codelets/vit/vit_mlp_cpu.c \
 	codelets/vit/vit_out_cpu.c \
+	codelets/vit/vit_patch_embed_cpu.c \
+	codelets/vit/vit_project_cpu.c \
 	codelets/vit/vit_qkv_cpu.c

@@ -43,6 +43,16 @@ run_batch_load(void *buffers[], void *cl_arg)
 }
 
 static void
+run_vit_load(void *buffers[], void *cl_arg)
+{
+	const struct k3_vit_load_call *call = cl_arg;
+	void *buf[call->args->n_buf + 1];
+
+	pointers(buf, buffers, call->args->n_buf);
+	k3_vit_load_cpu(buf, call->args, &call->batch);
+}
+
+static void
 run_step_load(void *buffers[], void *cl_arg)
 {
 	const struct k3_step_load_call *call = cl_arg;

@@ -21,6 +21,10 @@ struct k3_batch_load_call {
 	const struct k3_batch_load_args *args; /* in the plan */
 	struct k3_host_batch batch;
 };
+struct k3_vit_load_call {
+	const struct k3_vit_load_args *args; /* in the plan */
+	struct k3_host_batch batch;
+};
 struct k3_step_load_call {
 	double hyper[K3_HYPER_LEN];
 };

@@ -66,6 +66,15 @@ set_args(struct starpu_task *task, const struct k3_task *t, const struct k3_host
 		task->cl_arg = call;
 		task->cl_arg_size = sizeof(*call);
 		task->cl_arg_free = 1;
+	} else if (t->op == K3_OP_VIT_LOAD) {
+		struct k3_vit_load_call *call = malloc(sizeof(*call));
+		if (!call)
+			return K3_ENOMEM;
+		K3_ASSERT(batch != NULL);
+		*call = (struct k3_vit_load_call){t->args, *batch};
+		task->cl_arg = call;
+		task->cl_arg_size = sizeof(*call);
+		task->cl_arg_free = 1;
 	} else if (t->op == K3_OP_STEP_LOAD) {
 		struct k3_step_load_call *call = malloc(sizeof(*call));
 		if (!call)

@@ -76,7 +76,7 @@ k3i_trace_switches(const struct k3_trace *trace, const struct k3i_span *span, in
 {
 	const struct k3_trace_record *r = k3i_record(trace, span);
 
-	if (r->op == K3_OP_BATCH_LOAD || r->op == K3_OP_STEP_LOAD)
+	if (r->op == K3_OP_BATCH_LOAD || r->op == K3_OP_VIT_LOAD || r->op == K3_OP_STEP_LOAD)
 		return false;
 	return r->step > step || (r->step < 0 && step >= 0);
 }

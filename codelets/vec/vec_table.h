@@ -6,7 +6,8 @@
 
 #define K3I_VEC_TABLE                                                                              \
 	{                                                                                          \
-		.dot = dot, .square = square, .dot_weighted = dot_weighted, .largest = largest,    \
+		.dot = dot, .square = square, .dot_weighted = dot_weighted,                        \
+		.square_score = square_score, .largest = largest,                                  \
 		.exp_sum = exp_sum, .scale = scale, .axpy = axpy, .add = add,                      \
 		.weighted_sum = weighted_sum, .rms_fwd = rms_fwd, .rms_bwd = rms_bwd,              \
 		.mix_bwd = mix_bwd, .sigmoid = sigmoid, .situ_fwd = situ_fwd,                      \

@@ -1,0 +1,43 @@
+/* A vision tile's patches out of the host's arrays: a band is a run of rows in every frame. */
+#include <string.h>
+
+#include "../../common/op/io.h"
+#include "../../common/op/vit.h"
+
+/* Pixel v of 0..255 normalised (model.md 6.1). */
+static void
+normalise(float *out, const uint8_t *bytes, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		out[i] = ((float)bytes[i] / 255.0f - 0.5f) / 0.5f;
+}
+
+void
+k3_vit_load_cpu(void *const *buf, const struct k3_vit_load_args *a,
+		const struct k3_host_batch *batch)
+{
+	float *out = buf[0];
+
+	memcpy(buf[1], a->layout, a->layout_len * sizeof(int32_t));
+	if (!a->item_patch0) {
+		memset(out, 0, a->n * a->pixels * sizeof(*out));
+		return;
+	}
+	for (int32_t p = 0; p < a->layout[K3_VL_PARTS]; p++) {
+		const int32_t *part = k3_vit_part(a->layout, p);
+		size_t run = (size_t)part[K3_VP_ROWS] * (size_t)part[K3_VP_W],
+		       frame = (size_t)part[K3_VP_H] * (size_t)part[K3_VP_W];
+		for (int32_t f = 0; f < part[K3_VP_T]; f++) {
+			size_t from = a->item_patch0[part[K3_VP_ITEM]] + (size_t)f * frame +
+				      (size_t)part[K3_VP_ROW0] * (size_t)part[K3_VP_W];
+			float *to =
+				out + ((size_t)part[K3_VP_PATCH0] + (size_t)f * run) * a->pixels;
+			if (batch->patches)
+				memcpy(to, batch->patches + from * a->pixels,
+				       run * a->pixels * sizeof(*out));
+			else
+				normalise(to, batch->patch_bytes + from * a->pixels,
+					  run * a->pixels);
+		}
+	}
+}
