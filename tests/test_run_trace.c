@@ -313,6 +313,7 @@ sleep_for_ever(void *buffers[], void *cl_arg)
 {
 	(void)buffers;
 	(void)cl_arg;
+	scratch_write("hanging", "x", 1);
 	for (;;)
 		pause();
 }
@@ -352,8 +353,6 @@ hang(void)
 		submit_own(runtime, &quick, K3_OP_EMBED_FWD);
 	k3_runtime_drain(runtime);
 	submit_own(runtime, &sleeper, K3_OP_KDA_CHUNK_FWD);
-	usleep(200000);
-	scratch_write("hanging", "x", 1);
 	k3_runtime_drain(runtime);
 	_exit(0);
 }
@@ -367,14 +366,15 @@ end_hanging(int number)
 	int status;
 
 	if (!number) {
-		setenv("STARPU_WATCHDOG_TIMEOUT", "500000", 1);
+		setenv("STARPU_WATCHDOG_TIMEOUT", "2000000", 1);
 		setenv("STARPU_WATCHDOG_CRASH", "1", 1);
 	}
 	pid_t child = fork();
 	if (child == 0)
 		hang();
-	for (int i = 0; i < 20000 && stat(scratch_path("hanging"), &st) != 0; i++)
+	for (int i = 0; i < 40000 && stat(scratch_path("hanging"), &st) != 0; i++)
 		usleep(1000);
+	usleep(200000);
 	if (number)
 		kill(child, number);
 	cr_assert_eq(waitpid(child, &status, 0), child);

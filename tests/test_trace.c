@@ -341,7 +341,9 @@ stream(const char *name, size_t *lines, size_t *states)
 	fclose(f);
 }
 
-TEST(a_million_tasks_are_all_in_the_files_and_their_bytes_are_told)
+/* files of 220 MB: on a machine that is busy, or with a sanitizer, a minute is not enough */
+Test(trace, a_million_tasks_are_all_in_the_files_and_their_bytes_are_told, .init = scratch_start,
+     .fini = scratch_stop, .timeout = 240)
 {
 	enum { N = 1000000 };
 	struct k3_trace *t = trace_case(0, false);
