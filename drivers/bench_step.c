@@ -295,7 +295,9 @@ parse(struct step_options *o, int argc, char **argv)
 		{"accumulate", "M", K3_OPT_INT, &o->accumulate, 1, 1e6,
 		 "microbatches of a step (1)", false},
 		{"activations", "POLICY", K3_OPT_STRING, &o->activations, 0, 0,
-		 "keep, recompute, or A-B:keep,C-D:recompute by layers (keep)", false},
+		 "keep, recompute, or A-B:keep,C-D:recompute by layers (keep, or what --memory "
+		 "needs)",
+		 false},
 		{"memory", "GIB", K3_OPT_REAL, &o->memory_gib, 1e-6, 1e9,
 		 "limit of a memory node: recomputes as many layers as that needs", false},
 		K3_CUT_OPTIONS(&o->cut),
