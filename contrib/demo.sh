@@ -1,11 +1,12 @@
 #!/bin/sh
-# From nothing to a small Kimi K3 that has learnt from text on this machine: about seven minutes on 2 cores.
+# From nothing to a small Kimi K3 that has learnt from text on this machine: about five minutes on 2 cores.
 #   usage: sh contrib/demo.sh [TEXT...]
 # TEXT are files or folders; the default is the licences under /usr/share/common-licenses.
-# Everything is made in build-demo; delete that folder to start again.
+# Everything is made in build-demo; delete that folder to start again.  It ends with the picture of a step.
 set -eu
 top=$(cd "$(dirname "$0")/.." && pwd)
 . "$top/contrib/packages.sh"
+. "$top/contrib/programs.sh"
 build=$top/build-demo
 out=$build/demo
 steps=100
@@ -20,42 +21,13 @@ say()
 	printf '\n== %s\n' "$*" >&2
 }
 
-say "Packages"
-# shellcheck disable=SC2086 # lists of words
-packages_need $packages_build $packages_starpu
-
-say "Build in $build"
-here=$(pwd)
-mkdir -p "$build"
-if [ ! -x "$top/configure" ] || [ ! -f "$top/build-aux/ltmain.sh" ]; then
-	sh "$top/autogen.sh" >"$build/autogen.out" 2>&1 || { tail -n 20 "$build/autogen.out" >&2; exit 1; }
-fi
-cd "$build"
-if [ ! -f Makefile ]; then
-	"$top/configure" >configure.out 2>&1 || { tail -n 20 configure.out >&2; exit 1; }
-fi
-make -j2 >make.out 2>&1 || { tail -n 40 make.out >&2; exit 1; }
+say "Packages and build in $build"
+programs_build "$top" "$build"
+# shellcheck disable=SC2086,SC2154 # a list of words, from packages.sh
+packages_need $packages_picture
+programs_environment "$top" "$build"
 rm -rf "$out"
 mkdir -p "$out"
-cd "$here"
-
-# One BLAS thread in each worker; StarPU's calibration stays beside the build.
-OPENBLAS_NUM_THREADS=1
-STARPU_HOME=${STARPU_HOME:-$build/starpu-home}
-STARPU_SILENT=1
-export OPENBLAS_NUM_THREADS STARPU_HOME STARPU_SILENT
-mkdir -p "$STARPU_HOME"
-
-# An OpenBLAS that does not know the processor is many times slower; the programs say which kernels would fit.
-if [ -z "${OPENBLAS_CORETYPE:-}" ]; then
-	core=$("$build/k3_verify" "$top/tests/data/golden/text_tiny.safetensors" 2>&1 >/dev/null |
-		sed -n 's/.*set OPENBLAS_CORETYPE=\([A-Za-z0-9]*\).*/\1/p' | head -n 1)
-	if [ -n "$core" ]; then
-		OPENBLAS_CORETYPE=$core
-		export OPENBLAS_CORETYPE
-		echo "OpenBLAS does not know this processor: OPENBLAS_CORETYPE=$core" >&2
-	fi
-fi
 
 say "Data set: every byte a token, the last tenth of each file held out"
 "$build/k3_data" tokens --bytes "$@" -o "$out/demo.k3t"
@@ -77,6 +49,10 @@ say "200 bytes that the model goes on with"
 	tee "$out/generated.txt"
 printf '\n'
 
+say "A picture: three steps with --trace"
+"$build/k3_train" --model debug17 --data "$out/demo.k3t" --init-from "$checkpoint" --tokens 1024 --accumulate 2 \
+	--steps 3 --lr 1e-4 --trace "$out/trace" >"$out/trace-steps.tsv"
+
 say "Done"
 cat >&2 <<END
 programs        $build/k3_train, k3_eval, k3_data, k3_plan, k3_verify
@@ -84,5 +60,6 @@ data set        $out/demo.k3t, $out/demo.val.k3t
 losses          $out/steps.tsv (a line per step), $out/held-out.tsv
 checkpoint      $checkpoint
 generated text  $out/generated.txt
+trace           $out/trace/trace.png (a step), trace-layer.png, summary.txt; k3.paje opens in ViTE
 Train further   $build/k3_train --init-from $checkpoint --model debug17 --data $out/demo.k3t --save DIR ...
 END

@@ -40,22 +40,24 @@ case $steps$every in *[!0-9]*) refuse "--steps $steps, --every $every: whole num
 for text in "$@"; do
 	[ -r "$text" ] || refuse "cannot read $text"
 done
-packages_need gnuplot-nox
+# shellcheck disable=SC2086,SC2154 # a list of words, from packages.sh
+command -v gnuplot >/dev/null || packages_need $packages_plot
 command -v gnuplot >/dev/null || refuse "gnuplot is needed for the plot (Debian: gnuplot-nox)"
 programs_build "$top" "$build"
 programs_environment "$top" "$build"
 
 work=$build/curve
 mkdir -p "$work"
-if [ ! -f "$work/text.k3t" ]; then
-	"$build/k3_data" tokens --bytes "$@" -o "$work/text.k3t"
-fi
+# The same text gives the same bytes; with another one a run is not resumed.
+"$build/k3_data" tokens --bytes "$@" -o "$work/text.k3t"
 "$build/k3_data" info --ngram 3 "$work/text.k3t" "$work/text.val.k3t" >"$work/ngram.tsv"
 if [ -n "$(find "$work/checkpoints" -name COMPLETE 2>/dev/null)" ]; then
-	"$build/k3_train" --resume "$work/checkpoints" >>"$work/steps.tsv"
+	"$build/k3_train" --resume "$work/checkpoints" --steps "$steps" --eval-every "$every" >>"$work/steps.tsv"
 else
+	warmup=10
+	[ "$steps" -ge "$warmup" ] || warmup=$steps
 	"$build/k3_train" --model debug17 --data "$work/text.k3t" --eval-data "$work/text.val.k3t" --eval-every "$every" \
-		--eval-log "$work/eval.tsv" --tokens 1024 --accumulate 2 --steps "$steps" --warmup 10 --lr 2e-3 \
+		--eval-log "$work/eval.tsv" --tokens 1024 --accumulate 2 --steps "$steps" --warmup "$warmup" --lr 2e-3 \
 		--save "$work/checkpoints" --save-every 100 >"$work/steps.tsv"
 fi
 
@@ -86,7 +88,7 @@ set key top right
 set xrange [0:*]
 set yrange [0:*]
 plot "$out.tsv" skip 1 using 1:2 with linespoints pt 7 ps 0.4 lw 2 lc rgb "#1f5fa8" title "debug17", \
-	$bigram with lines dt 2 lw 1.5 lc rgb "#888888" title sprintf("bigram, %.2f", $bigram), \
+	$bigram with lines dt 2 lw 1.5 lc rgb "#888888" title sprintf("one byte of context, %.2f", $bigram), \
 	$trigram with lines dt 4 lw 1.5 lc rgb "#b04020" title sprintf("two bytes of context, %.2f", $trigram)
 END
 echo "learning-curve.sh: $out.tsv, $out.svg" >&2

@@ -3,5 +3,8 @@ EXTRA_DIST += \
 	contrib/build-starpu.sh \
 	contrib/check.sh \
 	contrib/demo.sh \
+	contrib/learning-curve.sh \
 	contrib/packages.sh \
+	contrib/programs.sh \
+	contrib/recall.sh \
 	contrib/run-crit.sh

@@ -1,5 +1,5 @@
 # shellcheck shell=sh disable=SC2034
-# The Debian packages that starpu-k3 needs, in one place; sourced by demo.sh, check.sh and .ci/run.
+# The Debian packages that starpu-k3 needs, in one place; sourced by the scripts here and .ci/run.
 # packages_need NAME... installs what is missing when root, and otherwise names it and goes on: libraries may
 # come from elsewhere, and configure has the last word.
 
@@ -7,6 +7,8 @@ packages_build="gcc libc6-dev make autoconf automake libtool pkg-config libhwloc
 	libjansson-dev"
 packages_starpu="libstarpu-dev"
 packages_test="libcriterion-dev"
+packages_plot="gnuplot-nox"
+packages_picture="vite librsvg2-bin"
 packages_golden="python3-numpy"
 packages_starpu_source="dpkg-dev g++ libfxt-dev xz-utils"
 

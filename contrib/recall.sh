@@ -84,12 +84,14 @@ folder=
 runs=0
 while read -r pairs filler multiple documents steps lr goal; do
 	before=$folder
-	for block in 1 2 3 4 5 6; do
+	again=6
+	while [ "$again" -gt 0 ]; do
+		again=$((again - 1))
 		runs=$((runs + 1))
 		name=$(printf '%02d-pairs-%d-filler-%d' "$runs" "$pairs" "$filler")
 		data "$name" $((1000 * seed + runs)) $((documents * steps)) "$pairs" "$filler" "$multiple"
 		train "$name" "$name" "$documents" "$steps" "$lr" "$folder"
-		if learnt "$name" "$goal"; then break; fi
+		if learnt "$name" "$goal"; then again=0; fi
 	done
 done <<END
 1 0 1 40 60 1e-2 0.1

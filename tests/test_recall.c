@@ -229,6 +229,7 @@ TEST(values_and_the_order_of_questions_are_even)
 	struct k3_k3t f;
 
 	o.pairs = PAIRS;
+	o.key_bytes = 2;
 	o.filler_bytes = 0;
 	o.multiple = 1;
 	make("x.k3t", &o);
