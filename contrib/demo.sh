@@ -1,8 +1,8 @@
 #!/bin/sh
-# From nothing to a small Kimi K3 that has learnt from text on this machine: about seven minutes on 2 cores.
+# From nothing to a small Kimi K3 that has learnt from text on this machine: about five minutes on 2 cores.
 #   usage: sh contrib/demo.sh [TEXT...]
 # TEXT are files or folders; the default is the licences under /usr/share/common-licenses.
-# Everything is made in build-demo; delete that folder to start again.
+# Everything is made in build-demo; delete that folder to start again.  It ends with the picture of a step.
 set -eu
 top=$(cd "$(dirname "$0")/.." && pwd)
 . "$top/contrib/packages.sh"
@@ -23,6 +23,8 @@ say()
 
 say "Packages and build in $build"
 programs_build "$top" "$build"
+# shellcheck disable=SC2086,SC2154 # a list of words, from packages.sh
+packages_need $packages_picture
 programs_environment "$top" "$build"
 rm -rf "$out"
 mkdir -p "$out"
@@ -47,6 +49,10 @@ say "200 bytes that the model goes on with"
 	tee "$out/generated.txt"
 printf '\n'
 
+say "A picture: three steps with --trace"
+"$build/k3_train" --model debug17 --data "$out/demo.k3t" --init-from "$checkpoint" --tokens 1024 --accumulate 2 \
+	--steps 3 --lr 1e-4 --trace "$out/trace" >"$out/trace-steps.tsv"
+
 say "Done"
 cat >&2 <<END
 programs        $build/k3_train, k3_eval, k3_data, k3_plan, k3_verify
@@ -54,5 +60,6 @@ data set        $out/demo.k3t, $out/demo.val.k3t
 losses          $out/steps.tsv (a line per step), $out/held-out.tsv
 checkpoint      $checkpoint
 generated text  $out/generated.txt
+trace           $out/trace/trace.png (a step), trace-layer.png, summary.txt; k3.paje opens in ViTE
 Train further   $build/k3_train --init-from $checkpoint --model debug17 --data $out/demo.k3t --save DIR ...
 END

@@ -8,6 +8,7 @@ packages_build="gcc libc6-dev make autoconf automake libtool pkg-config libhwloc
 packages_starpu="libstarpu-dev"
 packages_test="libcriterion-dev"
 packages_plot="gnuplot-nox"
+packages_picture="vite librsvg2-bin"
 packages_golden="python3-numpy"
 packages_starpu_source="dpkg-dev g++ libfxt-dev xz-utils"
 

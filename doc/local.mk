@@ -11,6 +11,7 @@ EXTRA_DIST += \
 	doc/man/k3_train.1.in \
 	doc/man/k3_verify.1.in \
 	doc/man/man.sh \
+	doc/scheduling.md \
 	doc/tracing.md
 
 k3_man_pages = \

@@ -13,15 +13,15 @@ enum { SIDE = 1024, HEAD_START_NS = 100000000 };
 struct loop {
 	pthread_t thread;
 	struct timespec begin;
-	double seconds, gflop_per_s;
+	double seconds, gflop_per_s, cpu_s, gflop;
 };
 
 static double
-now(void)
+now(clockid_t clock)
 {
 	struct timespec t;
 
-	clock_gettime(CLOCK_MONOTONIC, &t);
+	clock_gettime(clock, &t);
 	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
@@ -40,7 +40,7 @@ run_loop(void *argument)
 	struct loop *l = argument;
 	size_t n = (size_t)SIDE * SIDE;
 	float *a = malloc(3 * n * sizeof(*a));
-	double begin, end, done = 0;
+	double begin, end, cpu_s, done = 0;
 
 	if (!a)
 		return NULL;
@@ -48,27 +48,31 @@ run_loop(void *argument)
 		a[i] = (float)(i % 7) * 0.125f;
 	multiply(a);
 	clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &l->begin, NULL);
-	begin = now();
+	begin = now(CLOCK_MONOTONIC);
+	cpu_s = now(CLOCK_THREAD_CPUTIME_ID);
 	do {
 		multiply(a);
 		done++;
-		end = now();
+		end = now(CLOCK_MONOTONIC);
 	} while (end - begin < l->seconds);
-	l->gflop_per_s = 2e-9 * SIDE * SIDE * SIDE * done / (end - begin);
+	l->cpu_s = now(CLOCK_THREAD_CPUTIME_ID) - cpu_s;
+	l->gflop = 2e-9 * SIDE * SIDE * SIDE * done;
+	l->gflop_per_s = l->gflop / (end - begin);
 	free(a);
 	return NULL;
 }
 
-double
-k3i_sgemm_gflop_per_s(uint32_t threads, double seconds)
+struct k3i_sgemm_rate
+k3i_sgemm_rate(uint32_t threads, double seconds)
 {
 	struct loop *loop = calloc(threads, sizeof(*loop));
 	struct timespec begin;
 	uint32_t started = 0;
-	double sum = 0;
+	struct k3i_sgemm_rate rate = {0};
+	double gflop = 0, cpu_s = 0;
 
 	if (!loop)
-		return 0;
+		return rate;
 #ifdef K3_HAVE_OPENBLAS
 	openblas_set_num_threads(1);
 #endif
@@ -83,8 +87,12 @@ k3i_sgemm_gflop_per_s(uint32_t threads, double seconds)
 	}
 	for (uint32_t i = 0; i < started; i++) {
 		pthread_join(loop[i].thread, NULL);
-		sum += loop[i].gflop_per_s;
+		rate.gflop_per_s += loop[i].gflop_per_s;
+		gflop += loop[i].gflop;
+		cpu_s += loop[i].cpu_s;
 	}
+	if (cpu_s > 0)
+		rate.gflop_per_cpu_s = gflop / cpu_s;
 	free(loop);
-	return started == threads ? sum : 0;
+	return started == threads ? rate : (struct k3i_sgemm_rate){0};
 }

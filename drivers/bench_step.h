@@ -27,6 +27,7 @@ struct k3i_step_result {
 	double tokens_per_s;
 	double model_gflop, plan_gflop; /* of a step: the model's products; all tasks of the plan */
 	double gflop_per_s, sgemm_gflop_per_s, ratio;
+	double cpu_ratio; /* the same by processor time, of the process and of the sgemm threads */
 	double kernel_share, tasks, mean_task_ms; /* tasks of a step */
 	double submit_us;	   /* processor time of the submitting thread, a task */
 	double plan_s, plan_share; /* of one new layout; of all of a step's, new */
@@ -35,9 +36,13 @@ struct k3i_step_result {
 /** Checks, then times; starts and ends StarPU in this process. */
 int k3i_step_run(const struct k3i_step_case *what, struct k3i_step_result *result);
 
-/** Rate of n threads that each multiply their own matrices of 1024 x 1024 with a one-thread sgemm,
- * for about that long; 0 when memory is out. */
-double k3i_sgemm_gflop_per_s(uint32_t threads, double seconds);
+struct k3i_sgemm_rate {
+	double gflop_per_s;	/* of all threads together, by the clock on the wall */
+	double gflop_per_cpu_s; /* of one, by its own processor time */
+};
+/** n threads that each multiply their own matrices of 1024 x 1024 with a one-thread sgemm, for about
+ * that long; all 0 when memory is out. */
+struct k3i_sgemm_rate k3i_sgemm_rate(uint32_t threads, double seconds);
 
 /**
  * Runs a case in a child process, so that a scheduler that aborts or hangs ends only itself.

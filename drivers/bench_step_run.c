@@ -30,7 +30,7 @@ struct bench {
 
 /* What a round gives. */
 struct round {
-	double step_s, kernel_share, sgemm, ratio;
+	double step_s, kernel_share, sgemm, ratio, cpu_ratio;
 };
 
 static double
@@ -287,13 +287,14 @@ static void
 summarise(const struct bench *b, struct k3i_step_result *r, const struct round *round)
 {
 	size_t n = b->what->rounds;
-	double step[n], share[n], sgemm[n], ratio[n];
+	double step[n], share[n], sgemm[n], ratio[n], cpu_ratio[n];
 
 	for (size_t i = 0; i < n; i++) {
 		step[i] = round[i].step_s;
 		share[i] = round[i].kernel_share;
 		sgemm[i] = round[i].sgemm;
 		ratio[i] = round[i].ratio;
+		cpu_ratio[i] = round[i].cpu_ratio;
 	}
 	r->median_ms = 1e3 * median(step, n);
 	r->least_ms = 1e3 * step[0];
@@ -301,47 +302,64 @@ summarise(const struct bench *b, struct k3i_step_result *r, const struct round *
 	r->kernel_share = median(share, n);
 	r->sgemm_gflop_per_s = median(sgemm, n);
 	r->ratio = median(ratio, n);
+	r->cpu_ratio = median(cpu_ratio, n);
 	r->tokens_per_s = (double)(b->tokens * b->what->accumulate) / r->median_ms * 1e3;
 	r->gflop_per_s = r->model_gflop / r->median_ms * 1e3;
 	r->submit_us = 1e6 * b->submit_cpu_s / b->submitted;
 	r->plan_share = 1e3 * r->plan_s * (double)b->what->accumulate / r->median_ms;
 }
 
-static double
+static struct k3i_sgemm_rate
 machine_rate(const struct bench *b)
 {
 	k3_runtime_pause(b->session.runtime);
-	double rate = k3i_sgemm_gflop_per_s(k3_runtime_workers(b->session.runtime), sgemm_s);
+	struct k3i_sgemm_rate rate =
+		k3i_sgemm_rate(k3_runtime_workers(b->session.runtime), sgemm_s);
 	k3_runtime_resume(b->session.runtime);
 	return rate;
+}
+
+/* The round's steps between two measurements of the machine. */
+static int
+time_round(struct bench *b, const struct k3i_step_result *r, struct k3i_sgemm_rate *machine,
+	   struct round *round, struct k3_usage *usage)
+{
+	double steps = (double)b->what->steps, loss;
+	struct k3i_sgemm_rate before = *machine;
+	double begin = now(CLOCK_MONOTONIC), cpu_s = now(CLOCK_PROCESS_CPUTIME_ID);
+	int ret;
+
+	k3_usage_begin();
+	K3_TRY(run_steps(b, b->what->steps, &loss));
+	k3_usage_read(usage);
+	cpu_s = (now(CLOCK_PROCESS_CPUTIME_ID) - cpu_s) / steps;
+	round->step_s = (now(CLOCK_MONOTONIC) - begin) / steps;
+	round->kernel_share = k3_usage_share(usage);
+	*machine = machine_rate(b);
+	round->sgemm = 0.5 * (before.gflop_per_s + machine->gflop_per_s);
+	round->ratio = r->model_gflop / round->step_s / round->sgemm;
+	round->cpu_ratio = r->model_gflop / cpu_s /
+			   (0.5 * (before.gflop_per_cpu_s + machine->gflop_per_cpu_s));
+out:
+	return ret;
 }
 
 static int
 time_rounds(struct bench *b, struct k3i_step_result *r)
 {
 	const struct k3i_step_case *what = b->what;
-	uint32_t workers = k3_runtime_workers(b->session.runtime);
 	struct round round[what->rounds];
-	struct k3_usage usage, all = {.workers = workers};
+	struct k3_usage usage, all = {.workers = k3_runtime_workers(b->session.runtime)};
 	double loss;
 	int ret;
 
 	K3_TRY(run_steps(b, what->warmup, &loss));
 	b->submit_cpu_s = b->submitted = 0;
-	double before = machine_rate(b);
+	struct k3i_sgemm_rate machine = machine_rate(b);
 	for (size_t i = 0; i < what->rounds; i++) {
-		double begin = now(CLOCK_MONOTONIC);
-		k3_usage_begin();
-		K3_TRY(run_steps(b, what->steps, &loss));
-		k3_usage_read(&usage);
-		round[i].step_s = (now(CLOCK_MONOTONIC) - begin) / (double)what->steps;
-		double after = machine_rate(b);
-		round[i].kernel_share = k3_usage_share(&usage);
-		round[i].sgemm = 0.5 * (before + after);
-		round[i].ratio = r->model_gflop / round[i].step_s / round[i].sgemm;
+		K3_TRY(time_round(b, r, &machine, &round[i], &usage));
 		all.tasks += usage.tasks;
 		all.kernels_s += usage.kernels_s;
-		before = after;
 	}
 	r->tasks = (double)all.tasks / (double)(what->rounds * what->steps);
 	r->mean_task_ms = k3_usage_mean_task_ms(&all);

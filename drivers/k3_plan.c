@@ -72,7 +72,8 @@ parse(int argc, char **argv, struct arguments *a)
 	};
 	int first, ret;
 
-	*a = (struct arguments){.accumulate = 1, .mesh = {1, 1, 1, 0}};
+	*a = (struct arguments){
+		.accumulate = 1, .cut.tile_tokens = K3_TILE_AUTO, .mesh = {1, 1, 1, 0}};
 	ret = k3_options_parse("k3_plan", "--model NAME [OPTIONS]",
 			       "Builds and checks the plan of a training step without running it.\n"
 			       "Counts are those of rank 0 and of one step; memory is that of the "

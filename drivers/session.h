@@ -55,7 +55,7 @@ int k3_session_machine(struct k3_machine *machine, const char *file);
 	 &(cut)->tile_tokens,                                                                      \
 	 K3_TILE_AUTO,                                                                             \
 	 0,                                                                                        \
-	 "rows of a token tile: a multiple of 64, all, or chosen for the machine (all)",           \
+	 "rows of a token tile: a multiple of 64, all, or chosen for the machine (auto)",          \
 	 false},                                                                                   \
 		K3_GROUPS_OPTION("kda-groups", &(cut)->kda_groups, "KDA heads"),                   \
 		K3_GROUPS_OPTION("mla-groups", &(cut)->mla_groups, "MLA heads"),                   \

@@ -88,6 +88,7 @@ defaults(struct k3_train_options *o)
 	memset(o, 0, sizeof(*o));
 	o->tokens = 256;
 	o->accumulate = 1;
+	o->cut.tile_tokens = K3_TILE_AUTO;
 	o->steps = 10;
 	o->warmup = 2;
 	o->lr = 8e-4;

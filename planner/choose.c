@@ -18,7 +18,7 @@ enum {
 	PROBE_EXPERT_GROUPS = 8
 };
 
-/* A finer cut must bring that share of the time, which an estimate can tell. */
+/* A cut must bring down the time to that share, or the one looked at before, coarser, stays. */
 static const double worth = 0.995;
 
 struct search {
@@ -46,18 +46,13 @@ probe_layers(const struct k3_config *c)
 	return l;
 }
 
-/* Is a cut better than the best so far? */
+/* Is a cut better than the best so far? Long tasks come first; then time. */
 static bool
 is_better(const struct search *s, const struct k3_estimate *e, bool long_enough)
 {
-	const struct k3_estimate *best = &s->best.estimate;
-
 	if (s->best.n_plans == 0 || long_enough != s->found)
 		return s->best.n_plans == 0 || long_enough;
-	if (!long_enough)
-		return e->n_tasks < best->n_tasks;
-	return e->makespan_us < worth * best->makespan_us ||
-	       (e->makespan_us <= best->makespan_us && e->n_tasks < best->n_tasks);
+	return e->makespan_us < worth * s->best.estimate.makespan_us;
 }
 
 /* Plans a cut and keeps it if it is the best so far. */
@@ -122,8 +117,10 @@ look_at_heads(struct search *s, uint32_t tile_tokens, bool *finer)
 		/* the next size has half as many tiles more at least */
 		*finer |= e.mean_task_us >= MEAN_TASK_US &&
 			  1.5 * (double)e.n_tasks <= MOST_PLAN_TASKS;
-		if (e.mean_task_us < MEAN_TASK_US || e.makespan_us >= worth * before_us ||
-		    2 * e.n_tasks > MOST_PLAN_TASKS || s->best.n_tasks > MOST_TASKS)
+		/* a model whose tasks are short in any cut has one tile, and groups that pay */
+		if ((s->found && e.mean_task_us < MEAN_TASK_US) ||
+		    e.makespan_us >= worth * before_us || 2 * e.n_tasks > MOST_PLAN_TASKS ||
+		    s->best.n_tasks > MOST_TASKS)
 			break;
 		before_us = e.makespan_us;
 	}

@@ -14,7 +14,7 @@ struct k3_choice {
 
 /**
  * Chooses the cut with the smallest estimated time of a training microbatch, of those whose tasks
- * take 1 ms or more on average; if none does, the cut with the fewest tasks.
+ * take 1 ms or more on average; if none does, of those in one tile.
  *
  * Plans of the first layers of the model (every kind of layer is among them) are built and
  * scheduled on as many workers as options->machine has cores, for one document that fills the

@@ -37,6 +37,7 @@ check_PROGRAMS += \
 	tests/test_moe_route \
 	tests/test_optim \
 	tests/test_options \
+	tests/test_panel \
 	tests/test_param_init \
 	tests/test_params \
 	tests/test_perfmodel_check \

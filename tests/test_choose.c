@@ -109,12 +109,21 @@ Test(choose, tasks_of_less_than_a_millisecond_are_not_chosen)
 	}
 }
 
-Test(choose, a_model_too_small_for_the_limit_gets_the_fewest_tasks)
+Test(choose, a_model_too_small_for_the_limit_stays_in_one_tile_with_groups_that_pay)
 {
 	struct k3_machine m = flat_machine(2, 1, 100e3);
-	struct k3_choice c = choose("tiny", &m, 192);
+	struct k3_choice c = choose("tiny", &m, 1024), other = c;
 
 	cr_expect_lt(c.estimate.mean_task_us, 1000);
+	cr_expect_eq(c.tile_tokens, 0);
+	for (uint32_t g = 1; g <= 2; g++) {
+		other.kda_groups = other.mla_groups = g;
+		cr_expect_geq(estimate("tiny", &m, 1024, &other).makespan_us,
+			      0.995 * c.estimate.makespan_us, "%u groups", g);
+	}
+	/* where a task costs more than its work, the fewest win */
+	m = flat_machine(2, 500, 1e9);
+	c = choose("tiny", &m, 1024);
 	cr_expect(c.tile_tokens == 0 && c.kda_groups == 1 && c.mla_groups == 1);
 }
 

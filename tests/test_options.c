@@ -254,3 +254,31 @@ Test(options, a_program_without_options_takes_words)
 	cr_expect_eq(first, 1);
 	cr_expect_str_eq(argv[1], "word");
 }
+
+Test(options, auto_is_a_tile_where_the_option_allows_it)
+{
+	struct {
+		const char *word;
+		double lo;
+		int ret;
+		long long tile;
+	} const cases[] = {
+		{"auto", K3_TILE_AUTO, K3_OK, K3_TILE_AUTO},
+		{"auto", 0, K3_EINVAL, 64},
+		{"all", K3_TILE_AUTO, K3_OK, 0},
+		{"192", K3_TILE_AUTO, K3_OK, 192},
+		{"-1", K3_TILE_AUTO, K3_EINVAL, 64},
+		{"automatic", K3_TILE_AUTO, K3_EINVAL, 64},
+	};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		long long tile = 64;
+		struct k3_option option = {"tile", "N|all|auto", K3_OPT_TILE, &tile, cases[i].lo,
+					   0,	   "",		 false};
+		char *argv[] = {"k3_test", "--tile", (char *)(uintptr_t)cases[i].word, NULL};
+		int first;
+		cr_expect_eq(k3_options_parse("k3_test", "", "", &option, 1, 3, argv, &first),
+			     cases[i].ret, "%s", cases[i].word);
+		cr_expect_eq(tile, cases[i].tile, "%s: %lld", cases[i].word, tile);
+	}
+}

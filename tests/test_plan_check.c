@@ -47,6 +47,19 @@ Test(plan_check, a_read_before_any_write_is_named, .timeout = 60)
 	expect_fault(&h, "a: is read before it is written", "make a");
 }
 
+Test(plan_check, work_space_read_before_any_write_is_named, .timeout = 60)
+{
+	static const uint8_t modes[] = {K3_R, K3_RW};
+
+	for (size_t i = 0; i < 2; i++) {
+		struct hand h;
+		sound(&h);
+		h.data[0].kind = K3_DATA_WORK;
+		h.access[0].mode = modes[i];
+		expect_fault(&h, "a: is read before it is written", "make a");
+	}
+}
+
 Test(plan_check, a_write_that_nothing_reads_is_named, .timeout = 60)
 {
 	struct hand h;

@@ -13,6 +13,7 @@
 #include "../common/status.h"
 #include "../common/colors.h"
 #include "paje.h"
+#include "plan_case.h"
 #include "program.h"
 #include "scratch.h"
 #include "trace_case.h"
@@ -129,6 +130,27 @@ TEST(names_tell_operation_step_microbatch_layer_tile_and_group)
 			      "2\t0\t11\t3\t1000\tdone\tcpu1\t0.000\t1.000\t2.000\n"),
 		  "%s", tsv);
 	free(tsv);
+}
+
+TEST(names_in_a_plan_hold_no_blank_since_starpus_traces_do_not_quote_them)
+{
+	struct k3_plan_options o;
+	struct k3_model *model;
+	struct k3_plan *plan;
+	size_t cut = 0;
+
+	k3_plan_options_init(&o);
+	o.tile_tokens = 64;
+	model = case_model("cp=1", 0, &o);
+	plan = case_plan(model, "100", true);
+	for (size_t i = 0; i < plan->n_tasks; i++) {
+		const char *name = plan->task[i].name;
+		cr_assert_eq(strcspn(name, " \t\""), strlen(name), "%s", name);
+		cut += strchr(name, '.') != NULL;
+	}
+	cr_assert(cut > 100, "%zu names tell a layer, a tile or a group", cut);
+	k3_plan_destroy(plan);
+	k3_model_destroy(model);
 }
 
 TEST(no_family_is_red)

@@ -21,7 +21,7 @@ Test(vec, sums_of_integers_are_exact_at_every_length, .timeout = 60)
 	}
 	for (size_t k = 0; k < n; k++)
 		for (size_t len = 0; len <= 70; len++) {
-			double xy = 0, xx = 0, xwy = 0;
+			double xy = 0, xx = 0, xwy = 0, score;
 
 			for (size_t i = 0; i < len; i++) {
 				xy += (double)(x[i] * y[i]);
@@ -31,6 +31,9 @@ Test(vec, sums_of_integers_are_exact_at_every_length, .timeout = 60)
 			cr_assert_eq(table[k]->dot(x, y, len), xy, "length %zu", len);
 			cr_assert_eq(table[k]->square(x, len), xx, "length %zu", len);
 			cr_assert_eq(table[k]->dot_weighted(x, w, y, len), xwy, "length %zu", len);
+			cr_assert_eq(table[k]->square_score(&score, x, w, y, len), xx, "length %zu",
+				     len);
+			cr_assert_eq(score, xwy, "length %zu", len);
 		}
 }
 

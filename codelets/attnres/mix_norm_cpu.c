@@ -44,10 +44,11 @@ mix_row(float *x, float *share, const float *const *v, size_t n, void *const *bu
 	float *r = share + n, *s = r + n;
 
 	for (size_t j = 0; j < n; j++) {
-		double mean = vec->square(v[j], a->d) / (double)a->d + (double)a->eps;
+		double score, square = vec->square_score(&score, v[j], gamma, rho, a->d),
+			      root = sqrt(square / (double)a->d + (double)a->eps);
 
-		r[j] = (float)(1.0 / sqrt(mean));
-		s[j] = (float)(vec->dot_weighted(gamma, rho, v[j], a->d) / sqrt(mean));
+		r[j] = (float)(1.0 / root);
+		s[j] = (float)(score / root);
 	}
 	softmax(share, s, n);
 	vec->weighted_sum(x, v, share, n, a->d);

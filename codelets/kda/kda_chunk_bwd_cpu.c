@@ -1,10 +1,10 @@
 /* KDA, chunkwise WY form (model.md 3.6), backward.
  *
  * Per head and segment: a forward sweep keeps of each chunk its triangles, W, U, V~ and entering
- * state, then the chunks are undone from the last to the first.  V~ and the output share their
- * products: with the stacks F = [W; -s Q exp(G)] and D = [dV~; dO],  [dW; -dO S^T] = -D S^T  and dS
- * -= F^T D. The trap: the gradient of the gates needs the decayed sums on the row side and on the
- * column side apart (dk_row, dk_col); dK is their sum, dG their difference.
+ * state, then the chunks are undone from the last to the first.  dV~ and dO share a product: with
+ * the stack D = [dV~; dO],  [dW; -dO S^T] = -D S^T.  The trap: the gradient of the gates needs the
+ * decayed sums on the row side and on the column side apart (dk_row, dk_col); dK is their sum, dG
+ * their difference.
  */
 #include "flush.h"
 #include "kda_chunk.h"
@@ -69,9 +69,9 @@ sweep_forward(struct backward *w, const struct k3_kda_chunk_args *a, const int32
 		k3i_kda_chunk_pack(&w->c, &w->x, order + r, n - r < K3I_CHUNK ? n - r : K3I_CHUNK,
 				   (int)a->raw);
 		k3i_kda_chunk_intra(&w->c, w->sum);
-		k3i_kda_chunk_scan(&w->c, j + 1 < chunks
-						  ? w->c.s + k3_kda_chunk_kept_floats(a->k, a->v)
-						  : NULL);
+		k3i_kda_chunk_scan(
+			&w->c,
+			j + 1 < chunks ? w->c.s + k3_kda_chunk_kept_floats(a->k, a->v) : NULL, 0);
 	}
 }
 
@@ -200,9 +200,11 @@ undo_chunk(struct backward *w, int raw)
 	if (!raw)
 		lanes->gate_bwd(c, g);
 	lanes->scale_rows(g->ds, c->pre + c->rows / K3I_SUB * kp, kp, vp);
-	lanes->panel_rows(c->panels, 2 * K3I_CHUNK, w->d, vp, 2 * c->rows, vp, NULL);
-	lanes->product(g->ds, vp, 1, -1.0f, c->wu, 1, kp + vp, c->panels, 2 * K3I_CHUNK, kp, vp,
-		       2 * c->rows);
+	lanes->panel_rows(c->panels, K3I_CHUNK, w->d, vp, c->rows, vp, NULL);
+	lanes->product(g->ds, vp, 1, -1.0f, c->wu, 1, kp + vp, c->panels, K3I_CHUNK, kp, vp,
+		       c->rows);
+	lanes->panel_rows(c->panels, K3I_CHUNK, w->d + c->rows * vp, vp, c->rows, vp, NULL);
+	lanes->product(g->ds, vp, 1, -1.0f, c->qd, 1, kp, c->panels, K3I_CHUNK, kp, vp, c->rows);
 }
 
 static void

@@ -14,12 +14,13 @@ void
 k3i_kda_chunk_init(struct k3i_kda_chunk *c, const struct k3_kda_chunk_args *a, float **work)
 {
 	size_t kp = k3_kda_pad(a->k), vp = k3_kda_pad(a->v);
-	float **arrays[] = {&c->q, &c->k_ck, &c->x, &c->l, &c->el, &c->er, &c->kbar};
+	float **arrays[] = {&c->q, &c->k_ck, &c->x, &c->l, &c->el, &c->er, &c->kbar, &c->qd};
 
 	*c = (struct k3i_kda_chunk){.k = a->k, .v = a->v, .kp = kp, .vp = vp, .scale = a->scale};
 	for (size_t i = 0; i < sizeof(arrays) / sizeof(*arrays); i++)
 		*arrays[i] = k3i_take(work, K3I_CHUNK * kp);
 	c->v_cv = k3i_take(work, K3I_CHUNK * vp);
+	c->o = k3i_take(work, K3I_CHUNK * vp);
 	c->dt = k3i_take(work, kp);
 	c->beta = k3i_take(work, K3I_CHUNK);
 	c->et = k3i_take(work, K3I_BLOCKS * kp);
@@ -35,8 +36,8 @@ k3i_kda_chunk_keep(struct k3i_kda_chunk *c, float **work)
 	c->m = k3i_take(work, K3I_CHUNK * K3I_CHUNK);
 	c->p = k3i_take(work, K3I_CHUNK * K3I_CHUNK);
 	c->t = k3i_take(work, K3I_CHUNK * K3I_CHUNK);
-	c->wu = k3i_take(work, 2 * K3I_CHUNK * (c->kp + c->vp));
-	c->vt = k3i_take(work, 2 * K3I_CHUNK * c->vp);
+	c->wu = k3i_take(work, K3I_CHUNK * (c->kp + c->vp));
+	c->vt = k3i_take(work, K3I_CHUNK * c->vp);
 	c->s = k3i_take(work, c->kp * c->vp);
 }
 
@@ -140,7 +141,7 @@ k3i_kda_chunk_intra(struct k3i_kda_chunk *c, float *left)
 }
 
 void
-k3i_kda_chunk_scan(struct k3i_kda_chunk *c, float *s_next)
+k3i_kda_chunk_scan(struct k3i_kda_chunk *c, float *s_next, int with_output)
 {
 	const struct k3i_kda_lanes *lanes = k3i_kda_lanes();
 	size_t ld = c->kp + c->vp, kp = c->kp, vp = c->vp, rows = c->rows;
@@ -149,8 +150,8 @@ k3i_kda_chunk_scan(struct k3i_kda_chunk *c, float *s_next)
 		memcpy(c->vt + r * vp, c->wu + r * ld + kp, vp * sizeof(float));
 	lanes->panel_rows(c->panels, kp, c->s, vp, kp, vp, NULL);
 	lanes->product(c->vt, vp, 1, -1.0f, c->wu, ld, 1, c->panels, kp, rows, vp, kp);
-	lanes->product(c->vt + rows * vp, vp, 0, -1.0f, c->wu + rows * ld, ld, 1, c->panels, kp,
-		       rows, vp, kp);
+	if (with_output)
+		lanes->product(c->o, vp, 0, -1.0f, c->qd, kp, 1, c->panels, kp, rows, vp, kp);
 	lanes->panel_rows(c->panels, K3I_CHUNK, c->vt, vp, rows, vp, NULL);
 	if (s_next == NULL)
 		return;
@@ -180,11 +181,10 @@ static void
 output(struct k3i_kda_chunk *c, float *o, size_t ld_o, const int32_t *order)
 {
 	size_t vp = c->vp, rows = c->rows;
-	float *o_cv = c->vt + rows * vp;
 
-	k3i_lower_product(o_cv, vp, 1, c->p, c->panels, K3I_CHUNK, rows, vp);
+	k3i_lower_product(c->o, vp, 1, c->p, c->panels, K3I_CHUNK, rows, vp);
 	for (size_t r = 0; r < c->n_rows; r++)
-		memcpy(o + (size_t)order[r] * ld_o, o_cv + r * vp, c->v * sizeof(float));
+		memcpy(o + (size_t)order[r] * ld_o, c->o + r * vp, c->v * sizeof(float));
 }
 
 static void
@@ -206,7 +206,7 @@ forward_head(void *const *buf, const struct k3_kda_chunk_args *a, size_t i, stru
 			k3i_kda_chunk_pack(c, &x, order + r,
 					   end - r < K3I_CHUNK ? end - r : K3I_CHUNK, (int)a->raw);
 			k3i_kda_chunk_intra(c, left);
-			k3i_kda_chunk_scan(c, c->s);
+			k3i_kda_chunk_scan(c, c->s, 1);
 			output(c, o, ld_o, order + r);
 		}
 	}

@@ -9,13 +9,14 @@
  *
  * Taps lie [channel, tap] in memory, so the loops over rows run on strips of channels, whose taps
  * are turned once into a small array on the stack.  Rows that lie one behind the other, with their
- * inputs, are one call.
+ * inputs, are one call.  What follows the convolution works on some rows at once, while they
+ * are in the cache.
  */
 #include "../../common/config.h"
 #include "../vec/vec.h"
 #include "kda_tile.h"
 
-enum { STRIP_FLOATS = 1024 };
+enum { STRIP_FLOATS = 1024, ROWS_AT_ONCE = 64 };
 
 /* One document inside the tile. */
 struct segment {
@@ -75,15 +76,15 @@ strip_at(struct strip *x, size_t col, void *const *buf, const struct k3_kda_conv
 			x->c_tn[j * x->n + c] = c_pw[c * a->taps + j];
 }
 
-/* How many rows from n on lie one behind the other, at least 1. */
+/* How many rows from n on, before `end`, lie one behind the other; at least 1. */
 static size_t
-consecutive(const struct segment *s, ptrdiff_t n)
+consecutive(const struct segment *s, ptrdiff_t n, ptrdiff_t end)
 {
-	size_t m = 1;
+	ptrdiff_t m = n + 1;
 
-	while (n + (ptrdiff_t)m < s->rows && s->order[n + (ptrdiff_t)m] == s->order[n] + (int32_t)m)
+	while (m < end && s->order[m] - s->order[n] == m - n)
 		m++;
-	return m;
+	return (size_t)(m - n);
 }
 
 /* What one output row reads: pointers of inputs `from` .. `to`-1 of the taps. */
@@ -92,9 +93,9 @@ struct reach {
 	size_t from, to, rows; /* the same offsets hold for so many rows */
 };
 
-/* Inputs of rows n.. of the document; taps that reach before its begin drop out. */
+/* Inputs of rows n .. end-1 of the document; taps that reach before its begin drop out. */
 static void
-inputs_of(struct reach *x, const struct segment *s, ptrdiff_t n, size_t col)
+inputs_of(struct reach *x, const struct segment *s, ptrdiff_t n, ptrdiff_t end, size_t col)
 {
 	ptrdiff_t last = s->taps - 1;
 
@@ -107,21 +108,33 @@ inputs_of(struct reach *x, const struct segment *s, ptrdiff_t n, size_t col)
 		x->from = (size_t)j;
 		x->u[j] = u + col;
 	}
-	x->rows = n < last || s->order[n] - s->order[n - last] != last ? 1 : consecutive(s, n);
+	x->rows = n < last || s->order[n] - s->order[n - last] != last ? 1 : consecutive(s, n, end);
 }
 
-/* Columns of the strip in all rows of a [t, 3P]. */
+/* Rows n0 .. n1-1 of the document in a [t, 3P]. */
 static void
-convolve(float *a_tc, const struct segment *s, const struct strip *x)
+convolve(float *a_tc, const struct segment *s, ptrdiff_t n0, ptrdiff_t n1, void *const *buf,
+	 const struct k3_kda_conv_args *a)
 {
+	const struct k3_vec *vec = k3_vec();
+	struct strip x;
 	struct reach in;
 
-	for (ptrdiff_t n = 0; n < s->rows; n += (ptrdiff_t)in.rows) {
-		inputs_of(&in, s, n, x->col);
-		k3_vec()->taps_fwd(a_tc + (size_t)s->order[n] * s->width + x->col, in.u + in.from,
-				   x->c_tn + in.from * x->n, s->width, in.rows, in.to - in.from,
-				   x->n);
+	for (size_t col = 0; col < s->width; col += x.n) {
+		strip_at(&x, col, buf, a);
+		for (ptrdiff_t n = n0; n < n1; n += (ptrdiff_t)in.rows) {
+			inputs_of(&in, s, n, n1, col);
+			vec->taps_fwd(a_tc + (size_t)s->order[n] * s->width + col, in.u + in.from,
+				      x.c_tn + in.from * x.n, s->width, in.rows, in.to - in.from,
+				      x.n);
+		}
 	}
+}
+
+static ptrdiff_t
+rows_end(const struct segment *s, ptrdiff_t n)
+{
+	return n + ROWS_AT_ONCE < s->rows ? n + ROWS_AT_ONCE : s->rows;
 }
 
 /* y /= |y| in one head; returns the factor. */
@@ -133,6 +146,17 @@ normalise(float *y, size_t k, float eps)
 
 	vec->scale(y, r, y, k);
 	return r;
+}
+
+/* Row t of a -> row t of qkv and of rstd. */
+static void
+row_fwd(float *qkv, float *rstd, const struct k3_kda_conv_args *a, size_t t)
+{
+	float *y = qkv + t * 3 * a->p;
+
+	k3_vec()->silu(y, y, 3 * a->p);
+	for (size_t h = 0; h < 2 * a->h; h++)
+		rstd[t * 2 * a->h + h] = normalise(y + h * a->k, a->k, a->l2_eps);
 }
 
 /* The last taps - 1 inputs of the document, for the tile that it goes on in. */
@@ -173,24 +197,17 @@ k3_kda_conv_fwd_cpu_f32(void *const *buf, const struct k3_kda_conv_args *a)
 	float *qkv = buf[0], *rstd = buf[1], *halo_out = optional(buf, &a->halo_out);
 	const int32_t *layout = buf[3];
 	size_t width = 3 * a->p, segments = (size_t)layout[K3_TL_SEGMENTS];
-	struct strip strip;
 
 	k3i_zero_holes(qkv, width, layout);
 	k3i_zero_holes(rstd, 2 * a->h, layout);
 	for (size_t s = 0; s < segments; s++) {
 		struct segment x = segment_at(buf, a, buf[2], layout, s);
 
-		for (size_t col = 0; col < width; col += strip.n) {
-			strip_at(&strip, col, buf, a);
-			convolve(qkv, &x, &strip);
-		}
-		for (ptrdiff_t n = 0; n < x.rows; n++) {
-			size_t t = (size_t)x.order[n];
-			float *y = qkv + t * width;
-
-			k3_vec()->silu(y, y, width);
-			for (size_t h = 0; h < 2 * a->h; h++)
-				rstd[t * 2 * a->h + h] = normalise(y + h * a->k, a->k, a->l2_eps);
+		for (ptrdiff_t n = 0, end; n < x.rows; n = end) {
+			end = rows_end(&x, n);
+			convolve(qkv, &x, n, end, buf, a);
+			for (ptrdiff_t i = n; i < end; i++)
+				row_fwd(qkv, rstd, a, (size_t)x.order[i]);
 		}
 		if (halo_out && s + 1 == segments)
 			leave(halo_out, &x);
@@ -237,7 +254,7 @@ tap_grad(void *const *buf, const struct k3_kda_conv_args *a, const struct segmen
 	struct reach in;
 
 	for (ptrdiff_t n = 0; n < s->rows; n += (ptrdiff_t)in.rows) {
-		inputs_of(&in, s, n, x->col);
+		inputs_of(&in, s, n, s->rows, x->col);
 		k3_vec()->taps_grad(sum_tn + in.from * x->n, in.u + in.from,
 				    da_tc + (size_t)s->order[n] * s->width + x->col, s->width,
 				    in.rows, in.to - in.from, x->n);
@@ -252,7 +269,7 @@ static void
 outputs_of(struct reach *x, const struct segment *s, ptrdiff_t n, size_t col, const float *da_tc)
 {
 	ptrdiff_t last = s->taps - 1;
-	size_t rows = n < 0 ? 0 : consecutive(s, n);
+	size_t rows = n < 0 ? 0 : consecutive(s, n, s->rows);
 
 	x->from = x->to = 0;
 	for (ptrdiff_t j = 0; j <= last; j++) {
@@ -312,12 +329,12 @@ segment_bwd(void *const *buf, const struct k3_kda_conv_args *a, const struct seg
 	struct strip x;
 	float *d = buf[0];
 
-	for (size_t col = 0; col < s->width; col += x.n) {
-		strip_at(&x, col, buf, a);
-		convolve(d, s, &x);
+	for (ptrdiff_t n = 0, end; n < s->rows; n = end) {
+		end = rows_end(s, n);
+		convolve(d, s, n, end, buf, a);
+		for (ptrdiff_t i = n; i < end; i++)
+			row_bwd(d + (size_t)s->order[i] * s->width, buf, a, (size_t)s->order[i]);
 	}
-	for (ptrdiff_t n = 0; n < s->rows; n++)
-		row_bwd(d + (size_t)s->order[n] * s->width, buf, a, (size_t)s->order[n]);
 	for (size_t col = 0; col < s->width; col += x.n) {
 		strip_at(&x, col, buf, a);
 		tap_grad(buf, a, s, &x, d);

@@ -29,9 +29,10 @@ struct k3i_kda_chunk {
 	float *et, *pre, *suf;	/* [BLOCKS (+ 1), kp]; pre[blocks] = exp(G of the last row) */
 	float *kbar;		/* [rows, kp] k * exp(G_last - G) */
 	float *m, *p, *t;	/* [rows, CHUNK] lower triangles */
-	float *wu;		/* [2 rows, kp + vp]: W | U, then -s q exp(G) | unused */
+	float *wu;		/* [rows, kp + vp]: W | U */
+	float *qd;		/* [rows, kp]: -s q exp(G) */
 	float *xy;		/* [rows, kp + vp]: beta k exp(G) | beta v */
-	float *vt;		/* [2 rows, vp]: V~, then o */
+	float *vt, *o;		/* [rows, vp]: V~, output */
 	float *s;		/* [kp, vp] entering state */
 	float *panels;		/* right operand of the product at work */
 };
@@ -52,7 +53,7 @@ struct k3i_kda_chunk_grad {
 struct k3i_kda_lanes {
 	/** l = lower_bound * sigmoid(exp_a * (x + dt)) */
 	void (*gate)(const struct k3i_kda_chunk *c);
-	/** g in l -> l, el, er, et, pre, suf, kbar, xy and the lower half of wu. */
+	/** g in l -> l, el, er, et, pre, suf, kbar, xy and qd. */
 	void (*decay)(const struct k3i_kda_chunk *c);
 	/** Diagonal block b of m and p (p without scale). */
 	void (*diagonal)(const struct k3i_kda_chunk *c, size_t b);

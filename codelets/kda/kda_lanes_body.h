@@ -106,8 +106,7 @@ decay(const struct k3i_kda_chunk *c)
 			*at(c->kbar, r * kp + i) =
 				k * *at(c->er, r * kp + i) * *at(c->suf, b * kp + i);
 			*at(c->xy, r * ld + i) = c->beta[r] * k * down;
-			*at(c->wu, (c->rows + r) * ld + i) =
-				-c->scale * *at(c->q, r * kp + i) * down;
+			*at(c->qd, r * kp + i) = -c->scale * *at(c->q, r * kp + i) * down;
 		}
 		for (size_t i = 0; i < vp; i += L)
 			*at(c->xy, r * ld + kp + i) = c->beta[r] * *at(c->v_cv, r * vp + i);

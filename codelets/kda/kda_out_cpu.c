@@ -10,15 +10,14 @@
 #include "../linalg/linear.h"
 #include "../norm/rms.h"
 
-/* Head h in a list of group buffers: row 0, and the distance of rows in *ld. */
-static float *
-head_rows(void *const *buf, const struct k3_list *groups, const struct k3_kda_out_args *a, size_t h,
-	  size_t *ld)
+/* Columns of a head group in a row of all heads; returns their number. */
+static size_t
+group_cols(const struct k3_kda_out_args *a, uint32_t g, size_t *first)
 {
-	size_t g = h / a->group_heads, h0 = g * a->group_heads, left = a->h - h0;
+	size_t h0 = (size_t)g * a->group_heads, left = a->h - h0;
 
-	*ld = (left < a->group_heads ? left : a->group_heads) * a->v;
-	return (float *)buf[groups->first + g] + (h - h0) * a->v;
+	*first = h0 * a->v;
+	return (left < a->group_heads ? left : a->group_heads) * a->v;
 }
 
 /* y [t, P] = n on sigmoid(gg) */
@@ -28,16 +27,17 @@ gated_norm(float *y, const float *gg, void *const *buf, const struct k3_kda_out_
 	const struct k3_vec *vec = k3_vec();
 	const float *on = k3_weight_ptr(buf, &a->on);
 
-	for (size_t h = 0; h < a->h; h++) {
-		size_t ld;
-		const float *o = head_rows(buf, &a->o, a, h, &ld);
+	for (uint32_t g = 0; g < a->o.n; g++) {
+		size_t first, n = group_cols(a, g, &first);
 
-		for (size_t t = 0; t < a->t; t++) {
-			size_t at = t * a->p + h * a->v;
+		for (size_t t = 0; t < a->t; t++)
+			for (size_t c = 0; c < n; c += a->v) {
+				const float *o = (const float *)buf[a->o.first + g] + t * n + c;
+				size_t at = t * a->p + first + c;
 
-			vec->norm_gate_fwd(y + at, o + t * ld, on, gg + at,
-					   k3_rms_factor(o + t * ld, a->v, a->eps), a->v);
-		}
+				vec->norm_gate_fwd(y + at, o, on, gg + at,
+						   k3_rms_factor(o, a->v, a->eps), a->v);
+			}
 	}
 }
 
@@ -61,17 +61,18 @@ k3_kda_out_bwd_dx_cpu_f32(void *const *buf, const struct k3_kda_out_args *a)
 	k3_linear_dx(dy, a->p, 0.0f, buf[1], a->d, buf, &a->wo, 0, a->d, a->t);
 	if (!a->don.accumulate)
 		memset(don, 0, a->v * sizeof(*don));
-	for (size_t h = 0; h < a->h; h++) {
-		size_t ld;
-		const float *o = head_rows(buf, &a->o, a, h, &ld);
-		float *dout = head_rows(buf, &a->dout, a, h, &ld);
+	for (uint32_t g = 0; g < a->o.n; g++) {
+		size_t first, n = group_cols(a, g, &first);
 
-		for (size_t t = 0; t < a->t; t++) {
-			size_t at = t * a->p + h * a->v;
+		for (size_t t = 0; t < a->t; t++)
+			for (size_t c = 0; c < n; c += a->v) {
+				const float *o = (const float *)buf[a->o.first + g] + t * n + c;
+				float *dout = (float *)buf[a->dout.first + g] + t * n + c;
+				size_t at = t * a->p + first + c;
 
-			vec->norm_gate_bwd(dout + t * ld, dgg + at, don, dy + at, o + t * ld, on,
-					   gg + at, k3_rms_factor(o + t * ld, a->v, a->eps), a->v);
-		}
+				vec->norm_gate_bwd(dout, dgg + at, don, dy + at, o, on, gg + at,
+						   k3_rms_factor(o, a->v, a->eps), a->v);
+			}
 	}
 }
 

@@ -37,6 +37,9 @@ struct k3_vec {
 	double (*square)(const float *x, size_t n);
 	/** sum (x w) y, the product of x and w rounded to float. */
 	double (*dot_weighted)(const float *x, const float *w, const float *y, size_t n);
+	/** sum v v; *score = sum (gamma rho) v, the product of gamma and rho rounded to float. */
+	double (*square_score)(double *score, const float *v, const float *gamma, const float *rho,
+			       size_t n);
 	/** The largest element, -inf of none; NaN is passed over. */
 	float (*largest)(const float *x, size_t n);
 	/** y = exp(x - most), x <= most; returns sum y.  y may be NULL. */

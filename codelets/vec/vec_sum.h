@@ -56,6 +56,30 @@ dot_weighted(const float *x, const float *w, const float *y, size_t n)
 	return total(&sum);
 }
 
+K3I_INLINE void
+square_score_step(size_t i, size_t len, size_t part, struct wide *square, struct wide *score,
+		  const float *v, const float *gamma, const float *rho)
+{
+	k3i_vecf x, g, r;
+
+	load(&x, v + i, len);
+	load(&g, gamma + i, len);
+	load(&r, rho + i, len);
+	g *= r;
+	add_product(square, part, &x, &x);
+	add_product(score, part, &g, &x);
+}
+
+static double
+square_score(double *score, const float *v, const float *gamma, const float *rho, size_t n)
+{
+	struct wide square = {0}, sum = {0};
+
+	EACH_BLOCK(n, square_score_step, &square, &sum, v, gamma, rho);
+	*score = total(&sum);
+	return total(&square);
+}
+
 /* Lanes that nothing is left for keep what they had. */
 K3I_INLINE void
 largest_step(size_t i, size_t len, k3i_vecf *most, const float *x)

@@ -6,13 +6,14 @@
 
 #define K3I_VEC_TABLE                                                                              \
 	{                                                                                          \
-		.dot = dot, .square = square, .dot_weighted = dot_weighted, .largest = largest,    \
-		.exp_sum = exp_sum, .scale = scale, .axpy = axpy, .add = add,                      \
-		.weighted_sum = weighted_sum, .rms_fwd = rms_fwd, .rms_bwd = rms_bwd,              \
-		.mix_bwd = mix_bwd, .sigmoid = sigmoid, .situ_fwd = situ_fwd,                      \
-		.situ_bwd = situ_bwd, .gate_fwd = gate_fwd, .gate_bwd = gate_bwd,                  \
-		.norm_gate_fwd = norm_gate_fwd, .norm_gate_bwd = norm_gate_bwd, .silu = silu,      \
-		.silu_bwd = silu_bwd, .taps_fwd = taps_fwd, .taps_grad = taps_grad,                \
+		.dot = dot, .square = square, .dot_weighted = dot_weighted,                        \
+		.square_score = square_score, .largest = largest, .exp_sum = exp_sum,              \
+		.scale = scale, .axpy = axpy, .add = add, .weighted_sum = weighted_sum,            \
+		.rms_fwd = rms_fwd, .rms_bwd = rms_bwd, .mix_bwd = mix_bwd, .sigmoid = sigmoid,    \
+		.situ_fwd = situ_fwd, .situ_bwd = situ_bwd, .gate_fwd = gate_fwd,                  \
+		.gate_bwd = gate_bwd, .norm_gate_fwd = norm_gate_fwd,                              \
+		.norm_gate_bwd = norm_gate_bwd, .silu = silu, .silu_bwd = silu_bwd,                \
+		.taps_fwd = taps_fwd, .taps_grad = taps_grad,                                      \
 	}
 
 #endif

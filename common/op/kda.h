@@ -168,14 +168,14 @@ k3_kda_chunk_kept_floats(size_t k, size_t v)
 {
 	size_t kp = k3_kda_pad(k), vp = k3_kda_pad(v);
 
-	return 3 * 64 * 64 + 2 * 64 * (kp + 2 * vp) + kp * vp;
+	return 3 * 64 * 64 + 64 * (kp + 2 * vp) + kp * vp;
 }
 static inline size_t
 k3_kda_chunk_scratch_floats(size_t k, size_t v)
 {
 	size_t kp = k3_kda_pad(k), vp = k3_kda_pad(v);
 
-	return kp * vp + 12 * 64 * kp + 4 * 64 * vp + 14 * kp + 64 + 32;
+	return kp * vp + 13 * 64 * kp + 5 * 64 * vp + 14 * kp + 64 + 32;
 }
 
 /** Floats of the work buffer for a tile of at most t rows; the heads of a group take turns in it.
