@@ -13,13 +13,15 @@
 #include "../planner/activations.h"
 #include "../planner/mesh.h"
 #include "../planner/plan_check.h"
+#include "../planner/vision_split.h"
 #include "plan_tool.h"
 #include "session.h"
 
 enum { EXIT_USAGE = 2, NOTHING_TO_DO = -1 };
 
 struct arguments {
-	const char *model, *documents, *mesh_text, *activations, *dot, *dot_layers, *json;
+	const char *model, *documents, *mesh_text, *activations, *dot, *dot_layers, *json,
+		*vision_table;
 	long long layers, vocab, tokens, accumulate;
 	struct k3_cut cut;
 	double memory_gib;
@@ -69,12 +71,15 @@ parse(int argc, char **argv, struct arguments *a)
 		 "of these layers alone, 0-based; edges that leave them end in stubs", false},
 		{"json", "FILE", K3_OPT_STRING, &a->json, 0, 0, "writes all plans of rank 0's step",
 		 false},
+		{"check-vision", "FILE.tsv", K3_OPT_STRING, &a->vision_table, 0, 0,
+		 "compares the split of images among cp ranks with a table of plans, and ends",
+		 false},
 	};
 	int first, ret;
 
 	*a = (struct arguments){
 		.accumulate = 1, .cut.tile_tokens = K3_TILE_AUTO, .mesh = {1, 1, 1, 0}};
-	ret = k3_options_parse("k3_plan", "--model NAME [OPTIONS]",
+	ret = k3_options_parse("k3_plan", "--model NAME [OPTIONS] | --check-vision FILE.tsv",
 			       "Builds and checks the plan of a training step without running it.\n"
 			       "Counts are those of rank 0 and of one step; memory is that of the "
 			       "rank that needs most.",
@@ -83,7 +88,7 @@ parse(int argc, char **argv, struct arguments *a)
 		return NOTHING_TO_DO;
 	if (ret != K3_OK)
 		return EXIT_USAGE;
-	if (first < argc || !a->model) {
+	if (first < argc || (!a->model && !a->vision_table)) {
 		k3_error("drivers", "%s%s; --help tells more",
 			 first < argc ? "no such argument: " : "--model is missing",
 			 first < argc ? argv[first] : "");
@@ -287,6 +292,21 @@ run(struct arguments *a, const struct k3_config *config)
 	return status;
 }
 
+/* Ends with "N passed, N failed". */
+static int
+check_vision(const char *path)
+{
+	size_t passed, failed;
+	int ret = k3_vision_table_check(path, &passed, &failed);
+
+	if (ret != K3_OK)
+		return ret == K3_ENOMEM ? EXIT_FAILURE : EXIT_USAGE;
+	printf("%zu passed, %zu failed\n", passed, failed);
+	if (fflush(stdout) || ferror(stdout))
+		return EXIT_FAILURE;
+	return failed == 0 && passed > 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
+
 int
 main(int argc, char **argv)
 {
@@ -298,6 +318,8 @@ main(int argc, char **argv)
 	ret = parse(argc, argv, &a);
 	if (ret)
 		return ret == NOTHING_TO_DO ? EXIT_SUCCESS : ret;
+	if (a.vision_table)
+		return check_vision(a.vision_table);
 	if (k3_config_load(&config, a.model) != K3_OK ||
 	    (a.layers && k3_config_set_layers(&config, a.layers) != K3_OK) ||
 	    (a.vocab && k3_config_set_vocab(&config, a.vocab) != K3_OK) ||

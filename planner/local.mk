@@ -45,7 +45,9 @@ libk3_la_SOURCES += \
 	planner/text_ffn.c \
 	planner/text_head.c \
 	planner/text_kda.c \
-	planner/text_mla.c
+	planner/text_mla.c \
+	planner/vision_split.c \
+	planner/vision_table.c
 
 nobase_k3include_HEADERS += \
 	planner/activations.h \
@@ -61,4 +63,5 @@ nobase_k3include_HEADERS += \
 	planner/plan_check.h \
 	planner/plan_print.h \
 	planner/plan_stats.h \
-	planner/rate_fit.h
+	planner/rate_fit.h \
+	planner/vision_split.h

@@ -64,7 +64,8 @@ check_PROGRAMS += \
 	tests/test_vec_act \
 	tests/test_vec_bits \
 	tests/test_vec_sum \
-	tests/test_verify_report
+	tests/test_verify_report \
+	tests/test_vision_split
 check_LTLIBRARIES += tests/libfixture.la
 TESTS += $(check_PROGRAMS)
 else
