@@ -213,17 +213,17 @@ parse_schedulers(char *text, const char **name, size_t *n)
 		for (; *p && *n < MOST_SCHEDULERS; p++)
 			name[(*n)++] = (*p)->policy_name;
 	else
-		for (char *word = strtok(text, ","); word; word = strtok(NULL, ",")) {
+		for (char *word; (word = strsep(&text, ","));) {
 			if (!known_scheduler(word) || *n == MOST_SCHEDULERS) {
 				k3_error("drivers",
-					 "--scheduler %s: this StarPU has no such scheduler "
+					 "--scheduler \"%s\": this StarPU has no such scheduler "
 					 "(starpu_sched_display lists them; all takes every one)",
 					 word);
 				return K3_EINVAL;
 			}
 			name[(*n)++] = word;
 		}
-	return *n ? K3_OK : K3_EINVAL;
+	return K3_OK;
 }
 
 /* Workers 2 and 1 in turn, or what was asked for. */
