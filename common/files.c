@@ -25,7 +25,7 @@ k3i_map_open(struct k3i_map *map, const char *path)
 	int ret = K3_EIO;
 	int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
 
-	*map = (struct k3i_map){ 0 };
+	*map = (struct k3i_map){0};
 	if (fd < 0 || fstat(fd, &st) != 0) {
 		k3_error("common", "%s: %s", path, strerror(errno));
 		goto out;
@@ -38,7 +38,7 @@ k3i_map_open(struct k3i_map *map, const char *path)
 		void *data = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
 		if (data == MAP_FAILED) {
 			k3_error("common", "%s: cannot map %lld bytes: %s", path,
-			         (long long)st.st_size, strerror(errno));
+				 (long long)st.st_size, strerror(errno));
 			goto out;
 		}
 		map->data = data;
@@ -56,7 +56,7 @@ k3i_map_close(struct k3i_map *map)
 {
 	if (map->data)
 		munmap((void *)map->data, map->bytes);
-	*map = (struct k3i_map){ 0 };
+	*map = (struct k3i_map){0};
 }
 
 char *
@@ -102,7 +102,7 @@ k3i_write_at(int fd, const char *path, const void *data, size_t bytes, uint64_t 
 			continue;
 		if (done <= 0) {
 			k3_error("common", "%s: cannot write: %s", path,
-			         done < 0 ? strerror(errno) : "no space");
+				 done < 0 ? strerror(errno) : "no space");
 			return K3_EIO;
 		}
 		from += done;
@@ -115,6 +115,13 @@ k3i_write_at(int fd, const char *path, const void *data, size_t bytes, uint64_t 
 int
 k3i_file_publish(int fd, const char *partial, const char *path)
 {
+	struct stat st;
+
+	/* the name of a device or a folder would be lost with what it stands for */
+	if (stat(path, &st) == 0 && !S_ISREG(st.st_mode)) {
+		k3_error("common", "%s: exists and is no regular file", path);
+		return K3_EIO;
+	}
 	if (fsync(fd) == 0 && rename(partial, path) == 0)
 		return K3_OK;
 	k3_error("common", "%s: %s", path, strerror(errno));

@@ -15,7 +15,7 @@
 
 enum { N_LETTERS = 26, SEPARATORS = 2, MIN_BYTE_VOCAB = 260, MAX_FILLER = 1 << 24 };
 
-static const char value_bytes[K3_RECALL_VALUES + 1] = "0123456789ABCDEF";
+static const char digits[K3_RECALL_VALUES + 1] = "0123456789ABCDEF";
 
 /* Random numbers of one document, drawn one after the other. */
 struct draws {
@@ -83,7 +83,7 @@ pairs_draw(struct document *doc)
 		while (!key_is_new(doc, i));
 		for (uint32_t v = 0; v < o->value_bytes; v++)
 			doc->values[i * o->value_bytes + v] =
-				value_bytes[draw(&doc->draws, K3_RECALL_VALUES)];
+				digits[draw(&doc->draws, K3_RECALL_VALUES)];
 	}
 }
 

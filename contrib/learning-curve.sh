@@ -84,7 +84,7 @@ set datafile separator "\t"
 set xlabel "step (2 x 1,024 tokens)"
 set ylabel "held-out loss, nats a byte"
 set grid lc rgb "#dddddd"
-set key top right
+set key bottom left
 set xrange [0:*]
 set yrange [0:*]
 plot "$out.tsv" skip 1 using 1:2 with linespoints pt 7 ps 0.4 lw 2 lc rgb "#1f5fa8" title "debug17", \

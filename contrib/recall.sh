@@ -1,5 +1,5 @@
 #!/bin/sh
-# Does the model remember? Trains preset recall (KDA layers alone) on documents of 16 key-value pairs, 859 bytes of
+# Does the model remember? Trains preset recall (KDA layers alone) on documents of 16 key-value pairs, 891 bytes of
 # filler and questions, which cross 16 tiles of 64 tokens, and evaluates it on documents of another seed: as it is, with
 # the hand-over of states between tiles cut, and after training with that cut.
 #   usage: sh contrib/recall.sh [--build DIR] [--seed S]

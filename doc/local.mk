@@ -4,6 +4,8 @@ EXTRA_DIST += \
 	doc/architecture.md \
 	doc/benchmarks.md \
 	doc/data-formats.md \
+	doc/learning-curve.svg \
+	doc/learning-curve.tsv \
 	doc/man/k3_bench.1.in \
 	doc/man/k3_data.1.in \
 	doc/man/k3_eval.1.in \
@@ -12,6 +14,7 @@ EXTRA_DIST += \
 	doc/man/k3_verify.1.in \
 	doc/man/man.sh \
 	doc/scheduling.md \
+	doc/trace.png \
 	doc/tracing.md
 
 k3_man_pages = \

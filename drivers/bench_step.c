@@ -213,17 +213,17 @@ parse_schedulers(char *text, const char **name, size_t *n)
 		for (; *p && *n < MOST_SCHEDULERS; p++)
 			name[(*n)++] = (*p)->policy_name;
 	else
-		for (char *word = strtok(text, ","); word; word = strtok(NULL, ",")) {
+		for (char *word; (word = strsep(&text, ","));) {
 			if (!known_scheduler(word) || *n == MOST_SCHEDULERS) {
 				k3_error("drivers",
-					 "--scheduler %s: this StarPU has no such scheduler "
+					 "--scheduler \"%s\": this StarPU has no such scheduler "
 					 "(starpu_sched_display lists them; all takes every one)",
 					 word);
 				return K3_EINVAL;
 			}
 			name[(*n)++] = word;
 		}
-	return *n ? K3_OK : K3_EINVAL;
+	return K3_OK;
 }
 
 /* Workers 2 and 1 in turn, or what was asked for. */
@@ -295,7 +295,9 @@ parse(struct step_options *o, int argc, char **argv)
 		{"accumulate", "M", K3_OPT_INT, &o->accumulate, 1, 1e6,
 		 "microbatches of a step (1)", false},
 		{"activations", "POLICY", K3_OPT_STRING, &o->activations, 0, 0,
-		 "keep, recompute, or A-B:keep,C-D:recompute by layers (keep)", false},
+		 "keep, recompute, or A-B:keep,C-D:recompute by layers (keep, or what --memory "
+		 "needs)",
+		 false},
 		{"memory", "GIB", K3_OPT_REAL, &o->memory_gib, 1e-6, 1e9,
 		 "limit of a memory node: recomputes as many layers as that needs", false},
 		K3_CUT_OPTIONS(&o->cut),

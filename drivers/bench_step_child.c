@@ -70,6 +70,7 @@ start(struct child *c, const struct k3i_step_case *what)
 		c->pid = fork();
 	else
 		c->pid = -1;
+	int failed = errno;
 	if (c->pid == 0) {
 		close(result[0]);
 		close(messages[0]);
@@ -81,7 +82,7 @@ start(struct child *c, const struct k3i_step_case *what)
 	close(messages[1]);
 	if (c->pid > 0)
 		return K3_OK;
-	k3_error("drivers", "no child process: %s", strerror(errno));
+	k3_error("drivers", "no child process: %s", strerror(failed));
 	close(result[0]);
 	close(messages[0]);
 	return K3_ENODEV;

@@ -10,7 +10,8 @@ struct k3_op_samples {
 	size_t n, cap;
 };
 
-/** sgemm of n x n x n on this thread, flops per us: the best of some hundredths of a second. */
+/** sgemm of n x n x n on this thread, flops per us: the best in 0.4 s; 0 when
+ * memory is out. */
 double k3i_measure_gemm(uint32_t n);
 /** Bytes that one core reads and writes in a us when it copies what no cache holds; 0 when memory
  * is out. */

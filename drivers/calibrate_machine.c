@@ -88,8 +88,10 @@ submit_empty(starpu_data_handle_t *handle)
 		task->cl = &cl;
 		task->nbuffers = EMPTY_DATA;
 		for (int k = 0; k < EMPTY_DATA; k++) {
+			/* a variable: StarPU 1.4's macro does not parenthesise its argument */
+			enum starpu_data_access_mode mode = k < 2 ? STARPU_RW : STARPU_R;
 			STARPU_TASK_SET_HANDLE(task, handle[(i + 7 * k) % EMPTY_HANDLES], k);
-			STARPU_TASK_SET_MODE(task, k < 2 ? STARPU_RW : STARPU_R, k);
+			STARPU_TASK_SET_MODE(task, mode, k);
 		}
 		if (starpu_task_submit(task) != 0)
 			return K3_ENODEV;

@@ -72,6 +72,11 @@ k3_session_open(struct k3_session *session, const struct k3_config *config,
 	int ret;
 
 	memset(session, 0, sizeof(*session));
+	if (runtime && runtime->trace_most_tasks && !runtime->trace_dir) {
+		k3_error("drivers", "--trace-tasks %zu: needs --trace DIR",
+			 runtime->trace_most_tasks);
+		K3_TRY(K3_EINVAL);
+	}
 	K3_TRY(k3_model_create(&session->model, config, options));
 	K3_TRY(k3_plan_cache_create(&session->cache, session->model, CACHED_PLANS));
 	K3_TRY(k3_runtime_create(&session->runtime, runtime ? runtime : &none));

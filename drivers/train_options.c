@@ -124,12 +124,12 @@ is_free(const char *name)
 	return false;
 }
 
-/* Runs of version 0.1.0 do not know these; they have the default. */
+/* A run.json that is older than these does not hold them; they have the default. */
 static bool
 is_later(const char *name)
 {
-	static const char *const names[] = {"eval-log", "cut-state", "kda-groups", "mla-groups",
-					    "expert-groups"};
+	static const char *const names[] = {"eval-log",	  "cut-state",	 "kda-groups", "mla-groups",
+					    "expert-groups", "activations", "memory"};
 
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
 		if (strcmp(names[i], name) == 0)
@@ -288,8 +288,8 @@ merge(struct k3_option *table, size_t n, const json_t *stored)
 			     *b = v ? json_dumps(v, JSON_ENCODE_ANY) : NULL;
 			k3_error("drivers",
 				 "--%s %s: the run to be resumed has %s, and only --stop-after, "
-				 "--save, --eval-data, --eval-every, --eval-log"
-				 " and --fingerprint may change",
+				 "--save, --eval-data, --eval-every, --eval-log, --fingerprint, "
+				 "--activations and --memory may change",
 				 table[i].name, a ? a : "?", b ? b : "nothing");
 			free(a);
 			free(b);

@@ -19,7 +19,7 @@ static void
 processor_name(char *out, size_t out_bytes)
 {
 	FILE *f = fopen("/proc/cpuinfo", "r");
-	char line[512], *name = NULL;
+	char line[512] = "", *name = NULL;
 	struct utsname u;
 	size_t n = 0;
 

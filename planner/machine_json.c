@@ -47,6 +47,7 @@ number(struct reader *r, const json_t *o, const char *where, const char *field, 
 		snprintf(allowed, sizeof(allowed), "%s from %g to %g",
 			 integer ? "an integer" : "a number", lo, hi);
 		refuse(r, where, field, v, allowed);
+		return lo; /* callers convert it */
 	}
 	return x;
 }

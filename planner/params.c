@@ -118,6 +118,9 @@ add_kda(struct table *t, const struct k3_config *c, int l)
 	for (int i = 0; i < 3; i++) {
 		struct k3_param *conv = add(t, K3_P_KDA_CQ + (unsigned)i, l, K3_UNIT_LAYER, p, taps,
 					    LAYER "self_attn.%s_conv1d.weight", l, qkv[i]);
+		/* a few floats a row: the kernels take it whole, whatever block_bytes is */
+		conv->block_rows = conv->rows;
+		conv->n_blocks = 1;
 		set_dims(conv, 3, p, 1, taps, 0);
 		set_init(conv, K3_INIT_NORMAL, 0.02, true);
 	}

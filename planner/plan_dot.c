@@ -49,12 +49,12 @@ put_box(const struct picture *p, size_t i)
 	const struct k3_task *t = &p->plan->task[i];
 	unsigned colour = k3_family_color[k3_op_family((enum k3_op)t->op)];
 	unsigned light = 3 * (colour >> 16 & 255) + 6 * (colour >> 8 & 255) + (colour & 255);
-	size_t head = strcspn(t->name, " ");
+	size_t head = strcspn(t->name, ".");
 	const char *rest = t->name + head;
 	char layer[16];
 
 	/* the cluster says which layer */
-	snprintf(layer, sizeof(layer), " l%d", t->layer);
+	snprintf(layer, sizeof(layer), ".l%d", t->layer);
 	if (t->layer >= 0 && strncmp(rest, layer, strlen(layer)) == 0)
 		rest += strlen(layer);
 	fprintf(p->out,

@@ -280,7 +280,7 @@ expert_again(struct k3i_walk *w, int l, size_t i, size_t g)
 	k3i_use(b, ld->zs[i], K3_R);
 	k3i_use(b, ld->route[i], K3_R);
 	k3i_weight_block(b, &a->w13, K3_P_EXPERT_W13, l, g);
-	k3i_task_end(b, expert_flops(&base) * 2 / 3, 0);
+	k3i_task_end(b, expert_flops(&base) * 2 / 3, expert_bytes(b, &base, 3));
 }
 
 static void
@@ -474,7 +474,7 @@ expert_wgrad(struct k3i_walk *w, int l, size_t i, size_t g, struct grads *gr)
 	k3i_use(b, ld->zs[i], K3_R);
 	k3i_use(b, ld->route[i], K3_R);
 	k3i_use(b, ld->routew[i], K3_R);
-	k3i_work(b, w->nominal * base.k * (base.f + base.r));
+	k3i_work(b, w->nominal * base.k * base.f);
 	k3i_grad_block(b, &a->w13, K3_P_EXPERT_W13, l, g);
 	k3i_grad_block(b, &a->w2, K3_P_EXPERT_W2, l, g);
 	k3i_task_end(b, expert_flops(&base), expert_bytes(b, &base, 7));

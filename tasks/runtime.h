@@ -21,7 +21,9 @@ struct k3_runtime_options {
  * user's), one BLAS thread per worker, buffers aligned to 256 bytes.  Logs version, scheduler and
  * how many of the machine's cores are used, and why not all.  When no task ends for a time
  * (watchdog.h) a warning says so.
- * @return K3_OK, K3_ENODEV (no worker, or a StarPU that is refused; logged), K3_EIO (the folder of the trace), K3_ENOMEM
+ * @return K3_OK, K3_ENODEV (no worker, or a StarPU that is refused), K3_EIO (the folder of the
+ * trace), K3_EEXIST (another trace has the signals); with calibrate also what
+ * k3_perfmodel_check_all returns; all logged, but K3_ENOMEM
  */
 int k3_runtime_create(struct k3_runtime **runtime, const struct k3_runtime_options *options);
 /** Drains, finishes the trace when nobody has, shuts down. NULL is legal. */

@@ -45,7 +45,7 @@ static int
 wait_for(pid_t child)
 {
 	struct timespec pause = {0, POLL_MS * 1000000};
-	int status;
+	int status = -1; /* no exit: what waitpid leaves when it fails */
 
 	for (int ms = 0; waitpid(child, &status, WNOHANG) == 0; ms += POLL_MS) {
 		if (ms >= LIMIT_MS) {
@@ -58,7 +58,7 @@ wait_for(pid_t child)
 	return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-/* @return true when the program ran well; else people are told once per program. */
+/* @return true when the program ran well; else people are told. */
 static bool
 spawn(char *const argv[])
 {

@@ -182,9 +182,9 @@ moe_group_dgrad(struct moe_case *l, uint32_t g)
 void
 moe_group_wgrad(struct moe_case *l, uint32_t g, int accumulate)
 {
-	struct held_task task = {{l->dgu, l->dys, l->gu, l->zs, l->route, l->routew,
-				  held_out(l->t * l->k * (l->f + l->r))},
-				 7};
+	struct held_task task = {
+		{l->dgu, l->dys, l->gu, l->zs, l->route, l->routew, held_out(l->t * l->k * l->f)},
+		7};
 	struct k3_expert_args a = expert_args(&task, l, g, l->dw13, l->dw2, accumulate);
 
 	k3_expert_wgrad_cpu_f32(task.buf, &a);

@@ -95,6 +95,11 @@ Test(fs, write_that_fails_keeps_the_old_and_leaves_no_other)
 	cr_expect_eq(k3_fs_write_atomic(scratch_path("no/such/a"), "x", 1), K3_EIO);
 	expect_logged("no/such/a");
 	cr_assert_eq(mkdir(scratch_path("folder"), 0700), 0);
+	/* a device stays a device, also for those who may replace it */
+	cr_assert_eq(mkfifo(scratch_path("pipe"), 0600), 0);
+	cr_expect_eq(k3_fs_write_atomic(scratch_path("pipe"), "x", 1), K3_EIO);
+	struct stat st;
+	cr_expect(stat(scratch_path("pipe"), &st) == 0 && S_ISFIFO(st.st_mode));
 	cr_expect_eq(k3_fs_write_atomic(scratch_path("folder"), "x", 1), K3_EIO);
 	cr_expect_eq(scratch_files(), 0u, "the temporary file is still there");
 	cr_expect(is_there("folder"));

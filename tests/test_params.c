@@ -390,3 +390,19 @@ TEST(experts_of_a_stack_interleave_gate_and_up_rows)
 	cr_expect(t.row0 == 640 && t.rows == 128);
 	k3_params_fini(&p);
 }
+
+/* Kernels of the convolution read its weights as one block. */
+TEST(convolution_weights_are_never_cut)
+{
+	struct k3_params ps = table("tiny", 256, 0);
+	bool cut = false;
+
+	for (size_t i = 0; i < ps.n; i++) {
+		const struct k3_param *p = &ps.param[i];
+		if (p->role == K3_P_KDA_CQ || p->role == K3_P_KDA_CK || p->role == K3_P_KDA_CV)
+			cr_expect(p->n_blocks == 1 && p->block_rows == p->rows, "%s", p->name);
+		cut = cut || p->n_blocks > 1;
+	}
+	cr_expect(cut, "nothing was cut at all");
+	k3_params_fini(&ps);
+}

@@ -22,8 +22,9 @@ k3i_exp_neg(k3i_vf *y, const k3i_vf *x)
 {
 	k3i_vi low = *x < -87.0f; /* all ones where the result is flushed */
 	k3i_vf c = (k3i_vf)(~low & (k3i_vi)*x);
-	k3i_vi n =
-		__builtin_convertvector(c * 1.44269504f - 0.5f, k3i_vi); /* towards zero: nearest */
+	/* towards zero: nearest; NaN has no integer, and stays NaN in r */
+	k3i_vf scaled = (k3i_vf)((c == c) & (k3i_vi)(c * 1.44269504f - 0.5f));
+	k3i_vi n = __builtin_convertvector(scaled, k3i_vi);
 	k3i_vf f = __builtin_convertvector(n, k3i_vf);
 	k3i_vf r = (c - f * 0.693359375f) - f * -2.12194440e-4f;
 	k3i_vf p = r * 1.9841270e-4f + 1.3888889e-3f;

@@ -56,8 +56,8 @@ void k3i_kda_chunk_pack(struct k3i_kda_chunk *c, const struct k3i_kda_head *x, c
 			size_t n, int raw);
 /** m, p, t, W and U; left [SUB, kp]. */
 void k3i_kda_chunk_intra(struct k3i_kda_chunk *c, float *left);
-/** V~; o = the state part of the output where with_output; then s_next = state after the chunk (may be
- * s, or NULL).  Leaves V~ in panels of CHUNK rows. */
+/** V~; o = the state part of the output where with_output; then s_next = state after the chunk (may
+ * be s, or NULL).  Leaves V~ in panels of CHUNK rows. */
 void k3i_kda_chunk_scan(struct k3i_kda_chunk *c, float *s_next, int with_output);
 /** State [k, v] <-> padded [kp, vp]; src NULL: zeros. */
 void k3i_kda_state_load(const struct k3i_kda_chunk *c, float *s, const float *src);

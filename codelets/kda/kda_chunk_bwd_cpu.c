@@ -153,8 +153,8 @@ off_diagonal_rows(struct backward *w)
 	}
 }
 
-/* Column side: dk_col_j += sum_i (dp_ij q_i + dm_ij k_i) exp(G_i - G_j); left_q and left_k grow from
- * the last sub-block up. */
+/* Column side: dk_col_j += sum_i (dp_ij q_i + dm_ij k_i) exp(G_i - G_j); left_q and left_k grow
+ * from the last sub-block up. */
 static void
 off_diagonal_columns(struct backward *w)
 {

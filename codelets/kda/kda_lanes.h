@@ -1,7 +1,7 @@
 /* The loops over channels of the chunk kernel, sixteen lanes wide, and the chunk they work on.
  *
- * Widths are padded to whole panels and rows to whole sub-blocks with zeros, which change nothing: q = k = v = 0, beta =
- * 0 and g = 0 in padded rows.
+ * Widths are padded to whole panels and rows to whole sub-blocks with zeros, which change nothing:
+ * q = k = v = 0, beta = 0 and g = 0 in padded rows.
  *
  * Decay without overflow (no exponent above 0): l is the sum of g inside a sub-block of 16 rows,
  * inclusive, and el = exp(l),  er = exp(l[last] - l),  et[b] = exp(l[last of b]),  pre[b] = prod

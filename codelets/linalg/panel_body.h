@@ -122,7 +122,7 @@ PANEL_TILE(2, 1)
 PANEL_TILE(1, 2)
 PANEL_TILE(1, 1)
 
-/* At most 8 rows of one strip of two registers. */
+/* All rows of one strip of two registers, in tiles of at most 8. */
 static void
 strip(size_t rows, float *c, size_t ldc, size_t left, int add, float alpha, const float *a,
       size_t rs, size_t cs, const float *b, size_t k)

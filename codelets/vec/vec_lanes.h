@@ -122,8 +122,9 @@ total(const struct wide *sum)
 K3I_INLINE void
 exp_parts(k3i_vecf *power, k3i_vecf *em, const k3i_vecf *c)
 {
-	k3i_veci n = __builtin_convertvector(*c * 1.44269504f - 0.5f,
-					     k3i_veci); /* towards zero: nearest */
+	/* towards zero: nearest; NaN has no integer, and stays NaN in r */
+	k3i_vecf scaled = (k3i_vecf)((*c == *c) & (k3i_veci)(*c * 1.44269504f - 0.5f));
+	k3i_veci n = __builtin_convertvector(scaled, k3i_veci);
 	k3i_vecf f = __builtin_convertvector(n, k3i_vecf);
 	k3i_vecf r = (*c - f * 0.693359375f) - f * -2.12194440e-4f;
 	k3i_vecf p = r * 1.9841270e-4f + 1.3888889e-3f;

@@ -80,7 +80,7 @@ void k3_kda_gate_bwd_dw_cpu_f32(void *const *buf, const struct k3_kda_gate_args 
  *   halo_in: 0..1 x R (present iff CONT_IN)
  *   halo_out: 0..1 x W (present iff CONT_OUT)
  *   cq, ck, cv (P,taps)
- *   Tap taps-1 multiplies the current token; 1 <= taps <= 1024.
+ *   Tap taps-1 multiplies the current token; 1 <= taps <= K3_MAX_TAPS (64).
  *   halo_out takes rows of halo_in where the tile has fewer than taps-1 valid rows of that
  *   document.
  * kda_conv_bwd:

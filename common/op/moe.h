@@ -149,7 +149,7 @@ void k3_moe_dispatch_bwd_dw_cpu_f32(void *const *buf, const struct k3_moe_dispat
  *    3 R    zs
  *    4 R    route
  *    5 R    routew
- *    6 W    work [tk,f+r]
+ *    6 W    work [tk,f]
  *   w13, w2 = gradients W/RW */
 struct k3_expert_args {
 	uint32_t n_buf;
