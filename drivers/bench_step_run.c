@@ -123,7 +123,7 @@ submit_step(struct bench *b)
 				      [K3_HYPER_INV_N] = 1 / labels_of(b),
 				      [K3_HYPER_LR] = 1e-4,
 				      [K3_HYPER_STEP] = (double)(b->step + 1)};
-	struct k3_layout layout = {n, b->doc};
+	struct k3_layout layout = {.n_tokens = n, .doc_ids = b->doc};
 	const struct k3_plan *plan;
 	int ret;
 
@@ -132,7 +132,7 @@ submit_step(struct bench *b)
 	for (size_t m = 0; m < b->what->accumulate; m++) {
 		const int32_t *rows = b->rows[b->step & 1] + 2 * n * m;
 		struct k3_microbatch what = {.backward = true, .first = m == 0, .count = true};
-		struct k3_host_batch batch = {rows, rows + n, NULL};
+		struct k3_host_batch batch = {.ids = rows, .labels = rows + n};
 		k3_runtime_step(b->session.runtime, (int32_t)b->step + 1, (int32_t)m);
 		K3_TRY(k3_plan_cache_get(b->session.cache, &layout, &what, b->session.clock,
 					 &plan));
@@ -250,7 +250,7 @@ out:
 static void
 count_flops(struct bench *b, struct k3i_step_result *r)
 {
-	struct k3_layout layout = {b->tokens, b->doc};
+	struct k3_layout layout = {.n_tokens = b->tokens, .doc_ids = b->doc};
 	struct k3_model_flops flops;
 
 	k3_model_flops(&flops, b->session.model, &layout);
@@ -262,7 +262,7 @@ count_flops(struct bench *b, struct k3i_step_result *r)
 static int
 count_plans(struct bench *b, struct k3i_step_result *r)
 {
-	struct k3_layout layout = {b->tokens, b->doc};
+	struct k3_layout layout = {.n_tokens = b->tokens, .doc_ids = b->doc};
 	const struct k3_plan *plan;
 	double seconds;
 	size_t built;

@@ -58,8 +58,8 @@ measure_microbatch(struct k3_serial *serial, const struct k3_model *model, size_
 		   uint32_t repeat, struct k3_op_samples *samples)
 {
 	int32_t *rows = malloc(3 * tokens * sizeof(*rows));
-	struct k3_host_batch batch = {rows, rows + tokens, NULL};
-	struct k3_layout layout = {tokens, rows + 2 * tokens};
+	struct k3_host_batch batch = {.ids = rows, .labels = rows + tokens};
+	struct k3_layout layout = {.n_tokens = tokens, .doc_ids = rows + 2 * tokens};
 	struct k3_microbatch what = {.backward = true, .first = true, .count = true};
 	double hyper[K3_HYPER_LEN] = {0};
 	uint64_t key = k3_rng_key("calibrate", 0);

@@ -108,9 +108,9 @@ next_logits(struct k3_session *s, int32_t *rows, size_t cap, size_t n, float *lo
 {
 	static const double hyper[K3_HYPER_LEN];
 	size_t t = (n + 63) / 64 * 64;
-	struct k3_layout layout = {t, rows + 2 * cap};
+	struct k3_layout layout = {.n_tokens = t, .doc_ids = rows + 2 * cap};
 	struct k3_microbatch what = {.first = true, .keep_logits = true};
-	struct k3_host_batch batch = {rows, rows + cap, NULL};
+	struct k3_host_batch batch = {.ids = rows, .labels = rows + cap};
 	const struct k3_plan *plan;
 	int ret;
 

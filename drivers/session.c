@@ -140,7 +140,7 @@ submit_eval(struct k3_session *s, const struct k3_host_batch *batch, const int32
 	    size_t tokens, bool first)
 {
 	static const double hyper[K3_HYPER_LEN]; /* no gradient: nothing of it is used */
-	struct k3_layout layout = {tokens, docs};
+	struct k3_layout layout = {.n_tokens = tokens, .doc_ids = docs};
 	struct k3_microbatch what = {.first = first};
 	const struct k3_plan *plan;
 	int ret;
@@ -205,7 +205,7 @@ k3_session_eval(struct k3_session *session, const char *data_path, size_t tokens
 	session->clock += 4; /* plans of training are old by now */
 	k3_runtime_step(session->runtime, -1, -1);
 	for (;;) {
-		struct k3_host_batch batch = {rows, rows + tokens, NULL};
+		struct k3_host_batch batch = {.ids = rows, .labels = rows + tokens};
 		K3_TRY(k3_data_next(&data, tokens, rows, rows + tokens, rows + 2 * tokens, &valid));
 		if (valid == 0)
 			break; /* the pass is over */

@@ -352,9 +352,9 @@ submit_step(struct trainer *t, uint64_t step)
 	t->session.clock++;
 	for (long long m = 0; m < o->accumulate; m++) {
 		const int32_t *rows = t->rows[step & 1] + 3 * n * (size_t)m;
-		struct k3_layout layout = {n, rows + 2 * n};
+		struct k3_layout layout = {.n_tokens = n, .doc_ids = rows + 2 * n};
 		struct k3_microbatch what = {.backward = true, .first = m == 0, .count = true};
-		struct k3_host_batch batch = {rows, rows + n, NULL};
+		struct k3_host_batch batch = {.ids = rows, .labels = rows + n};
 		k3_runtime_step(t->session.runtime, (int32_t)step + 1, (int32_t)m);
 		K3_TRY(k3_plan_cache_get(t->session.cache, &layout, &what, t->session.clock,
 					 &plan));

@@ -90,10 +90,11 @@ out:
 static int
 run(struct model_case *c)
 {
-	struct k3_layout layout = {c->t, c->docs};
+	struct k3_layout layout = {.n_tokens = c->t, .doc_ids = c->docs};
 	struct k3_microbatch what = {
 		.backward = true, .first = true, .keep = true, .forced_routing = c->forced != NULL};
-	struct k3_host_batch batch = {c->ids, c->labels, (const int32_t *const *)c->forced};
+	struct k3_host_batch batch = {
+		.ids = c->ids, .labels = c->labels, .forced = (const int32_t *const *)c->forced};
 	double hyper[K3_HYPER_LEN] = {0};
 	int ret;
 

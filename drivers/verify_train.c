@@ -200,12 +200,13 @@ run_microbatch(struct train_case *c, size_t step, size_t m, const struct microba
 	       const double *hyper)
 {
 	struct k3_session *s = &c->session;
-	struct k3_layout layout = {mb->t, mb->docs};
+	struct k3_layout layout = {.n_tokens = mb->t, .doc_ids = mb->docs};
 	struct k3_microbatch what = {.backward = true,
 				     .first = m == 0,
 				     .count = true,
 				     .forced_routing = mb->forced != NULL};
-	struct k3_host_batch batch = {mb->ids, mb->labels, (const int32_t *const *)mb->forced};
+	struct k3_host_batch batch = {
+		.ids = mb->ids, .labels = mb->labels, .forced = (const int32_t *const *)mb->forced};
 	const struct k3_plan *plan;
 	double acc[K3_LOSS_LEN], before = 0;
 	int ret;

@@ -206,7 +206,7 @@ k3_choose(struct k3_choice *choice, const struct k3_config *config,
 	}
 	docs = malloc(tokens * sizeof(*docs));
 	K3_TRY(docs ? K3_OK : K3_ENOMEM);
-	s.layout = (struct k3_layout){tokens, docs};
+	s.layout = (struct k3_layout){.n_tokens = tokens, .doc_ids = docs};
 	for (size_t i = 0; i < tokens; i++)
 		docs[i] = 1;
 	if (!options->machine) {

@@ -71,7 +71,7 @@ k3_memory_run(struct k3_memory *memory, const struct k3_model *model,
 	      const struct k3_run_shape *shape)
 {
 	int32_t *docs = malloc(shape->tokens * sizeof(*docs));
-	struct k3_layout layout = {shape->tokens, docs};
+	struct k3_layout layout = {.n_tokens = shape->tokens, .doc_ids = docs};
 	struct k3_microbatch what = {.backward = true, .first = true, .count = true};
 	struct k3_plan *optimizer = NULL;
 	int ret = docs ? K3_OK : K3_ENOMEM;

@@ -69,13 +69,6 @@ check_PROGRAMS += \
 	tests/test_vision_split \
 	tests/test_vit_attn \
 	tests/test_vit_block
-<<<<<<< HEAD
-	tests/test_vision_split \
-	tests/test_vit_attn \
-	tests/test_vit_block
-=======
-	tests/test_vision_split
->>>>>>> main
 check_LTLIBRARIES += tests/libfixture.la
 TESTS += $(check_PROGRAMS)
 else

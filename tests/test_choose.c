@@ -54,7 +54,7 @@ estimate(const char *preset, const struct k3_machine *m, size_t tokens,
 	struct k3_microbatch what = {.backward = true, .first = true, .count = true};
 	struct k3_config c = config_of(preset);
 	int32_t *docs = malloc(tokens * sizeof(*docs));
-	struct k3_layout layout = {tokens, docs};
+	struct k3_layout layout = {.n_tokens = tokens, .doc_ids = docs};
 	struct k3_plan_options o;
 	struct k3_model *model;
 	struct k3_plan *plan;

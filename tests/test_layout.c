@@ -106,7 +106,7 @@ is_accessed(const struct k3_plan *plan, size_t datum)
 static void
 expect_check(const int32_t *ids, size_t n, int status, const char *message)
 {
-	struct k3_layout layout = {n, ids};
+	struct k3_layout layout = {.n_tokens = n, .doc_ids = ids};
 
 	capture_begin();
 	int ret = k3_layout_check(&layout);
@@ -152,7 +152,7 @@ TEST(no_token_and_more_than_31_bits_of_tokens_are_refused)
 TEST(a_bad_layout_makes_no_plan)
 {
 	const int32_t ids[] = {1, 2, 1};
-	const struct k3_layout layout = {3, ids};
+	const struct k3_layout layout = {.n_tokens = 3, .doc_ids = ids};
 	const struct k3_microbatch what = {.first = true};
 	struct k3_plan *plan = (struct k3_plan *)&what;
 	struct k3_model *m = case_model("cp=1", 0, NULL);
@@ -334,7 +334,7 @@ TEST(rows_that_pad_the_stream_to_the_ranks_are_holes)
 TEST(the_hash_follows_length_and_every_id)
 {
 	int32_t ids[] = {1, 1, 2, 2, 0};
-	struct k3_layout layout = {5, ids};
+	struct k3_layout layout = {.n_tokens = 5, .doc_ids = ids};
 	uint64_t h = k3_layout_hash(&layout);
 
 	cr_expect_eq(k3_layout_hash(&(struct k3_layout){5, (const int32_t[]){1, 1, 2, 2, 0}}), h);

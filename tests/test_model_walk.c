@@ -309,7 +309,7 @@ TEST(a_document_attends_across_a_tile_of_holes)
 	struct k3_model *model = tiled_model();
 	struct k3_microbatch what = {.backward = true, .first = true, .count = true};
 	int32_t ids[192];
-	const struct k3_layout layout = {192, ids};
+	const struct k3_layout layout = {.n_tokens = 192, .doc_ids = ids};
 	struct k3_plan *plan;
 
 	for (size_t i = 0; i < 192; i++)

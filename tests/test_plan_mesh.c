@@ -209,7 +209,7 @@ Test(plan_mesh, seven_tokens_on_two_and_three_ranks_are_padded, .timeout = 60)
 Test(plan_mesh, fewer_rows_than_the_convolution_needs_are_refused, .timeout = 60)
 {
 	static const int32_t ids[7] = {1, 1, 1, 1, 1, 1, 1};
-	struct k3_layout layout = {7, ids};
+	struct k3_layout layout = {.n_tokens = 7, .doc_ids = ids};
 	struct k3_microbatch what = {.backward = true, .first = true};
 	struct k3_model *model = case_model("cp=4", 0, NULL);
 	struct k3_plan *plan;
@@ -234,7 +234,7 @@ Test(plan_mesh, a_document_passes_by_a_rank_of_holes, .timeout = 60)
 {
 	static const char *const documents[] = {"4 -4"};
 	static const int32_t ids[12] = {1, 1, 1, 1, 0, 0, 0, 0, 1, 1, 1, 1};
-	struct k3_layout layout = {12, ids};
+	struct k3_layout layout = {.n_tokens = 12, .doc_ids = ids};
 	struct k3_microbatch what = {.backward = true, .first = true};
 	struct k3_order *order = k3_order_create(3, false);
 

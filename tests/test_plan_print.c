@@ -532,7 +532,7 @@ Test(plan_print, a_plan_that_grows_past_the_limit_is_given_up, .timeout = 60)
 		ids[i] = (int32_t)(i / 64) +
 			 1; /* no two tiles share a document: pairs are skipped */
 	struct k3_microbatch what = {.backward = true, .first = true};
-	struct k3_layout layout = {64 * tiles, ids};
+	struct k3_layout layout = {.n_tokens = 64 * tiles, .doc_ids = ids};
 	capture_begin();
 	cr_expect_eq(k3_plan_microbatch(&plan, model, &layout, &what), K3_ELIMIT);
 	cr_expect_null(plan);

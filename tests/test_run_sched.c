@@ -226,8 +226,8 @@ live(void)
 	const double hyper[K3_HYPER_LEN] = {
 		[K3_HYPER_VALID] = 128, [K3_HYPER_INV_N] = 1.0 / 128, [K3_HYPER_STEP] = 1};
 	struct k3_microbatch what = {.backward = true, .first = true, .count = true};
-	struct k3_layout layout = {128, docs};
-	struct k3_host_batch batch = {ids, labels, NULL};
+	struct k3_layout layout = {.n_tokens = 128, .doc_ids = docs};
+	struct k3_host_batch batch = {.ids = ids, .labels = labels};
 	struct k3_plan_options options;
 	const struct k3_plan *plan;
 	struct k3_session s;

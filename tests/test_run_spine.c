@@ -301,9 +301,9 @@ spine_close(struct spine *s)
 static void
 spine_run(struct spine *s, size_t t)
 {
-	struct k3_layout layout = {t, s->docs};
+	struct k3_layout layout = {.n_tokens = t, .doc_ids = s->docs};
 	struct k3_microbatch what = {.backward = true, .first = true};
-	struct k3_host_batch batch = {s->ids, s->labels, NULL};
+	struct k3_host_batch batch = {.ids = s->ids, .labels = s->labels};
 	double hyper[K3_HYPER_LEN] = {[K3_HYPER_INV_N] = 1.0 / 64, [K3_HYPER_VALID] = 64};
 
 	k3_plan_destroy(s->plan);

@@ -202,9 +202,9 @@ run_head(uint32_t vocab)
 	struct k3_config config;
 	struct k3_session s;
 	int32_t rows[3 * 64];
-	struct k3_layout layout = {64, rows + 128};
+	struct k3_layout layout = {.n_tokens = 64, .doc_ids = rows + 128};
 	struct k3_microbatch what = {.backward = true, .first = true, .count = true};
-	struct k3_host_batch batch = {rows, rows + 64, NULL};
+	struct k3_host_batch batch = {.ids = rows, .labels = rows + 64};
 	double hyper[K3_HYPER_LEN] = {[K3_HYPER_INV_N] = 1.0 / 64, [K3_HYPER_VALID] = 64};
 	struct k3_plan *plan;
 

@@ -2,8 +2,11 @@
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #pragma GCC target("avx2,fma")
 #endif
-#include "vit_attn_body.h"
+#include "../linalg/lanes.h"
 
 #ifdef K3_HAVE_WIDE_LANES
+#define K3_PANEL_LANES 8
+#include "vit_attn_body.h"
+
 const struct k3i_vit_attn k3i_vit_attn_avx2 = {attn_fwd, attn_bwd};
 #endif

@@ -1,5 +1,6 @@
 /* Attention of the tower for any processor, and the choice among its compilations; the algorithm is
  * in vit_attn_body.h. */
+#define K3_PANEL_LANES 4
 #include "vit_attn_body.h"
 
 const struct k3i_vit_attn k3i_vit_attn_base = {attn_fwd, attn_bwd};
