@@ -41,6 +41,7 @@ nobase_k3include_HEADERS += \
 	common/config.h \
 	common/data.h \
 	common/fs.h \
+	common/grid.h \
 	common/k3t.h \
 	common/k3t_import.h \
 	common/k3t_info.h \

@@ -102,7 +102,7 @@ load(struct k3i_walk *w)
 					       .pixels = pixels,
 					       .layout = t->layout,
 					       .layout_len = k3_vit_layout_len(t->parts),
-					       .item_patch0 = v->tiles.item_patch0};
+					       .placeholder = v->tiles.placeholder};
 		v->patches[i] = k3i_data(b, "vit_patches", K3_DATA_INPUT, K3_F32, -1, (int)i, -1,
 					 t->n, v->tiles.nominal_n, pixels);
 		v->layout[i] =

@@ -8,19 +8,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Patches of an item: frames, rows, columns; all at least 1. */
-struct k3_grid {
-	uint32_t t, h, w;
-};
+#include "../common/grid.h"
 
 /* Least patches of an item that is cut. */
 enum { K3_VISION_MIN_PATCHES = 256, K3_VISION_MOST_PATCHES = 1 << 30 };
-
-static inline uint64_t
-k3_grid_patches(const struct k3_grid *grid)
-{
-	return (uint64_t)grid->t * grid->h * grid->w;
-}
 
 /** Is the item cut among cp ranks? It is when there are several, it has min_patches or more, and
  * its rows are a multiple of merge_h. */

@@ -62,7 +62,6 @@ check_items(struct k3i_vtiles *v, const struct k3_config *c, const struct k3_lay
 			return K3_ESHAPE;
 		}
 		end = row + m;
-		v->item_patch0[i] = patches;
 		patches += k3_grid_patches(&layout->grid[i]);
 		v->n_merged += m;
 	}
@@ -216,12 +215,7 @@ k3i_vision_cut(struct k3i_vtiles *v, struct k3_builder *b, const struct k3_layou
 	v->nominal_n = b->model->options.vision_patches;
 	v->nominal_m = v->nominal_n / (c->vision.merge_h * c->vision.merge_w);
 	v->nominal_parts = v->nominal_m;
-	v->item_patch0 = k3i_arena_alloc(arena, n_items * sizeof(*v->item_patch0));
-	if (!v->item_patch0)
-		return K3_ENOMEM;
-	if (v->placeholder)
-		v->item_patch0 = NULL;
-	else
+	if (!v->placeholder)
 		K3_TRY(check_items(v, c, layout));
 	for (size_t i = 0; i < n_items; i++)
 		most += bands_of(&b->model->options, c, &grid[i]);

@@ -17,7 +17,6 @@ struct k3i_vtiles {
 	size_t n, nominal_n, nominal_m, nominal_parts;
 	struct k3i_vtile *tile;
 	size_t n_merged;
-	size_t *item_patch0; /* [items]; NULL for the placeholder */
 };
 
 /**

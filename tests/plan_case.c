@@ -133,7 +133,7 @@ struct k3_plan *
 case_plan(const struct k3_model *model, const char *documents, bool first)
 {
 	struct k3_microbatch what = {.backward = true, .first = first, .count = true};
-	struct k3_layout layout;
+	struct k3_layout layout = {0};
 	struct k3_plan *plan;
 	int32_t *ids = case_documents(documents, &layout.n_tokens);
 

@@ -36,7 +36,7 @@ plan_on(const char *mesh, uint32_t rank, const char *runs, uint32_t tile_tokens)
 {
 	const struct k3_microbatch what = {.first = true};
 	struct k3_plan_options o;
-	struct k3_layout layout;
+	struct k3_layout layout = {0};
 	struct k3_plan *plan;
 	int32_t *ids = ids_of(runs, &layout.n_tokens);
 
@@ -207,7 +207,7 @@ TEST(with_the_state_cut_every_tile_begins_anew)
 					   {64, 64, 1, 0, 0, 0, 0, -1, -1}};
 	const struct k3_microbatch what = {.backward = true, .first = true};
 	struct k3_plan_options o;
-	struct k3_layout layout;
+	struct k3_layout layout = {0};
 	struct k3_plan *plan;
 	int32_t *ids = ids_of("1:80 2:112", &layout.n_tokens);
 
@@ -337,8 +337,10 @@ TEST(the_hash_follows_length_and_every_id)
 	struct k3_layout layout = {.n_tokens = 5, .doc_ids = ids};
 	uint64_t h = k3_layout_hash(&layout);
 
-	cr_expect_eq(k3_layout_hash(&(struct k3_layout){5, (const int32_t[]){1, 1, 2, 2, 0}}), h);
-	cr_expect_neq(k3_layout_hash(&(struct k3_layout){4, ids}), h);
+	cr_expect_eq(k3_layout_hash(&(struct k3_layout){
+			     .n_tokens = 5, .doc_ids = (const int32_t[]){1, 1, 2, 2, 0}}),
+		     h);
+	cr_expect_neq(k3_layout_hash(&(struct k3_layout){.n_tokens = 4, .doc_ids = ids}), h);
 	for (size_t i = 0; i < 5; i++) {
 		ids[i]++;
 		cr_expect_neq(k3_layout_hash(&layout), h, "id %zu", i);

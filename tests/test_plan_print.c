@@ -560,7 +560,7 @@ Test(plan_print, memory_that_runs_out_anywhere_in_a_plan_is_a_status, .timeout =
 {
 	struct k3_plan_options o;
 	struct k3_microbatch what = {.backward = true, .first = true, .count = true};
-	struct k3_layout layout;
+	struct k3_layout layout = {0};
 	struct k3_plan *plan = NULL;
 	int ret = K3_ENOMEM, failures = 0;
 

@@ -19,24 +19,24 @@ k3_vit_load_cpu(void *const *buf, const struct k3_vit_load_args *a,
 	float *out = buf[0];
 
 	memcpy(buf[1], a->layout, a->layout_len * sizeof(int32_t));
-	if (!a->item_patch0) {
+	if (a->placeholder) {
 		memset(out, 0, a->n * a->pixels * sizeof(*out));
 		return;
 	}
 	for (int32_t p = 0; p < a->layout[K3_VL_PARTS]; p++) {
-		const int32_t *part = k3_vit_part(a->layout, p);
+		const int32_t *part = k3_vit_part(a->layout, p), item = part[K3_VP_ITEM];
 		size_t run = (size_t)part[K3_VP_ROWS] * (size_t)part[K3_VP_W],
 		       frame = (size_t)part[K3_VP_H] * (size_t)part[K3_VP_W];
 		for (int32_t f = 0; f < part[K3_VP_T]; f++) {
-			size_t from = a->item_patch0[part[K3_VP_ITEM]] + (size_t)f * frame +
+			size_t from = (size_t)f * frame +
 				      (size_t)part[K3_VP_ROW0] * (size_t)part[K3_VP_W];
 			float *to =
 				out + ((size_t)part[K3_VP_PATCH0] + (size_t)f * run) * a->pixels;
-			if (batch->patches)
-				memcpy(to, batch->patches + from * a->pixels,
+			if (batch->item_pixels)
+				memcpy(to, batch->item_pixels[item] + from * a->pixels,
 				       run * a->pixels * sizeof(*out));
 			else
-				normalise(to, batch->patch_bytes + from * a->pixels,
+				normalise(to, batch->item_bytes[item] + from * a->pixels,
 					  run * a->pixels);
 		}
 	}

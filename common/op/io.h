@@ -26,10 +26,10 @@ struct k3_host_batch {
 	const int32_t *ids, *labels; /* [T] rows of the rank */
 	/* per MoE layer in order [T,k]; NULL without forced routing */
 	const int32_t *const *forced;
-	/* patches of the items, one item after the other; the bytes are pixels v of which v/255
-	 * normalised to (v/255 - 0.5) / 0.5 is meant.  One of the two, or none without images. */
-	const float *patches;
-	const uint8_t *patch_bytes;
+	/* patches of each item, frame by frame in raster order; bytes v stand for the pixels
+	 * (v/255 - 0.5) / 0.5.  One of the two, or none without items. */
+	const float *const *item_pixels;
+	const uint8_t *const *item_bytes;
 };
 void k3_batch_load_cpu(void *const *buf, const struct k3_batch_load_args *a,
 		       const struct k3_host_batch *batch);

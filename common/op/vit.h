@@ -305,16 +305,15 @@ struct k3_vision_scatter_args {
 void k3_vision_scatter_fwd_cpu_f32(void *const *buf, const struct k3_vision_scatter_args *a);
 void k3_vision_scatter_bwd_cpu_f32(void *const *buf, const struct k3_vision_scatter_args *a);
 
-/* vit_load: 0 W patches [n,pixels]; 1 W layout.  Its values come with the submission (io.h): items one
- *   after the other, each frame by frame in raster order; without any (the placeholder of a microbatch
- *   without images) patches are zero.
+/* vit_load: 0 W patches [n,pixels]; 1 W layout.  Its values come with the submission (io.h); the
+ *   placeholder of a microbatch without images has patches of zero.
  */
 struct k3_vit_load_args {
 	uint32_t n_buf;
 	size_t n, pixels;
-	const int32_t *layout;	   /* of the tile; lives in the plan */
+	const int32_t *layout; /* of the tile; lives in the plan */
 	size_t layout_len;
-	const size_t *item_patch0; /* first patch of each item in the host's array; NULL: placeholder */
+	uint32_t placeholder;
 };
 struct k3_host_batch;
 void k3_vit_load_cpu(void *const *buf, const struct k3_vit_load_args *a,
