@@ -27,11 +27,15 @@ drivers_libdrivers_la_SOURCES = \
 	drivers/train_run.c \
 	drivers/verify.h \
 	drivers/verify_common.c \
+	drivers/verify_gather.c \
 	drivers/verify_model.c \
+	drivers/verify_model.h \
 	drivers/verify_ops.c \
+	drivers/verify_place.c \
 	drivers/verify_quantile.c \
 	drivers/verify_report.c \
-	drivers/verify_train.c
+	drivers/verify_train.c \
+	drivers/verify_vision.c
 
 bin_PROGRAMS += k3_bench k3_data k3_eval k3_plan k3_train k3_verify
 k3_bench_SOURCES = drivers/k3_bench.c
