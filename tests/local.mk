@@ -57,6 +57,7 @@ check_PROGRAMS += \
 	tests/test_run_spine \
 	tests/test_run_trace \
 	tests/test_run_train \
+	tests/test_run_vision \
 	tests/test_safetensors \
 	tests/test_schedule \
 	tests/test_st_write \
