@@ -23,8 +23,10 @@ drivers_libdrivers_la_SOURCES = \
 	drivers/session.c \
 	drivers/session.h \
 	drivers/train.h \
+	drivers/train_open.c \
 	drivers/train_options.c \
 	drivers/train_run.c \
+	drivers/train_run.h \
 	drivers/verify.h \
 	drivers/verify_common.c \
 	drivers/verify_gather.c \
