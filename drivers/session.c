@@ -152,19 +152,44 @@ out:
 }
 
 /* Ids are rows of the embedding table: a file with more of them would be read outside of it. */
+int
+k3_session_check_file(const struct k3_session *session, const struct k3_k3t *file, const char *path)
+{
+	const struct k3_config *c = &session->model->config;
+	const struct k3_vision_config *v = &c->vision;
+	const struct k3_k3t_patches *p = &file->patches;
+
+	if (file->ids.vocab > c->vocab) {
+		k3_error("drivers", "%s has %u tokens, the model has %u: at most that many may be",
+			 path, file->ids.vocab, c->vocab);
+		return K3_EINVAL;
+	}
+	if (file->n_items == 0)
+		return K3_OK;
+	if (!session->model->options.vision || !v->present) {
+		k3_error("drivers", "%s has %llu images, the model no vision tower", path,
+			 (unsigned long long)file->n_items);
+		return K3_EINVAL;
+	}
+	if (p->patch != v->patch || p->merge_h != v->merge_h || p->merge_w != v->merge_w) {
+		k3_error("drivers",
+			 "%s has patches of %u pixels merged %u x %u, the model takes %u and "
+			 "%u x %u",
+			 path, p->patch, p->merge_h, p->merge_w, v->patch, v->merge_h, v->merge_w);
+		return K3_EINVAL;
+	}
+	return K3_OK;
+}
+
 static int
 open_data(struct k3_data *data, const struct k3_session *session, const char *path)
 {
-	uint32_t vocab = session->model->config.vocab;
 	int ret;
 
 	K3_TRY(k3_data_open(data, path, 0, true));
-	if (data->file.ids.vocab > vocab) {
-		k3_error("drivers", "%s has %u tokens, the model has %u: at most that many may be",
-			 path, data->file.ids.vocab, vocab);
+	ret = k3_session_check_file(session, &data->file, path);
+	if (ret != K3_OK)
 		k3_data_close(data);
-		K3_TRY(K3_EINVAL);
-	}
 out:
 	return ret;
 }

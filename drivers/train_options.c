@@ -128,8 +128,9 @@ is_free(const char *name)
 static bool
 is_later(const char *name)
 {
-	static const char *const names[] = {"eval-log",	  "cut-state",	 "kda-groups", "mla-groups",
-					    "expert-groups", "activations", "memory"};
+	static const char *const names[] = {"eval-log",	  "cut-state",	   "kda-groups",
+					    "mla-groups", "expert-groups", "activations",
+					    "memory"};
 
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
 		if (strcmp(names[i], name) == 0)
