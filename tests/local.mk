@@ -67,9 +67,14 @@ check_PROGRAMS += \
 	tests/test_vec_gelu \
 	tests/test_vec_sum \
 	tests/test_verify_report \
+	tests/test_vision_scatter \
 	tests/test_vision_split \
 	tests/test_vit_attn \
-	tests/test_vit_block
+	tests/test_vit_block \
+	tests/test_vit_embed \
+	tests/test_vit_load \
+	tests/test_vit_merge \
+	tests/test_vit_project
 check_LTLIBRARIES += tests/libfixture.la
 TESTS += $(check_PROGRAMS)
 else
