@@ -47,6 +47,10 @@ libk3_la_SOURCES += \
 	planner/text_kda.c \
 	planner/text_mla.c \
 	planner/vision.c \
+	planner/vision.h \
+	planner/vision_args.c \
+	planner/vision_bwd.c \
+	planner/vision_fwd.c \
 	planner/vision_split.c \
 	planner/vision_table.c \
 	planner/vision_tiles.c

@@ -1,0 +1,73 @@
+/* Parts of the vision walk (inside planner/): vision.c joins the tower to the text, vision_fwd.c and
+ * vision_bwd.c walk through it. */
+#ifndef K3_PLANNER_VISION_H
+#define K3_PLANNER_VISION_H
+#include "text.h"
+
+/* Data of one tower block, per vision tile. */
+struct k3i_vit_block {
+	uint32_t *x, *qkv, *rstd, *o, *lse, *mid, *u, *rstd_mlp;
+};
+
+struct k3i_vision {
+	struct k3i_vtiles tiles;
+	const struct k3_vision_config *c;
+	uint32_t *patches, *layout;
+	struct k3i_vit_block *block; /* [layers] */
+	uint32_t *x;		     /* of the next block, at last the tower's output */
+	uint32_t *xf, *rstd_final, *z, *u, *s, *rstd, *features;
+	uint32_t *dx;		  /* gradient in the backward walk */
+	const int32_t **map_rows; /* [own tile] */
+};
+
+/* A placeholder has no backward pass. */
+static inline bool
+k3i_vit_backward(const struct k3i_walk *w)
+{
+	return w->b->what.backward && !w->vision->tiles.placeholder;
+}
+
+static inline const struct k3i_vtile *
+k3i_vtile(const struct k3i_walk *w, size_t i)
+{
+	return &w->vision->tiles.tile[i];
+}
+
+static inline size_t
+k3i_vtiles_n(const struct k3i_walk *w)
+{
+	return w->vision->tiles.n;
+}
+
+/** Patches x row_elems of tile i; saved: only the backward pass reads it, so it is work space without
+ * one. */
+uint32_t k3i_vit_patch_data(struct k3i_walk *w, const char *what, size_t i, int block,
+			    size_t row_elems, bool saved);
+/** The same by merged tokens. */
+uint32_t k3i_vit_merged_data(struct k3i_walk *w, const char *what, size_t i, size_t row_elems,
+			     bool saved);
+/** k3i_keep of every tile's datum. */
+void k3i_vit_keep(struct k3i_walk *w, const uint32_t *datum);
+
+/* Arguments of tile i, without operands. */
+struct k3_vit_qkv_args k3i_vit_qkv_args(const struct k3i_walk *w, size_t i);
+struct k3_vit_attn_args k3i_vit_attn_args(const struct k3i_walk *w, size_t i);
+struct k3_vit_mlp_args k3i_vit_mlp_args(const struct k3i_walk *w, size_t i);
+struct k3_vit_merge_args k3i_vit_merge_args(const struct k3i_walk *w, size_t i);
+struct k3_vit_project_args k3i_vit_project_args(const struct k3i_walk *w, size_t i);
+
+/** Width of a merged token. */
+size_t k3i_vit_merged_width(const struct k3i_walk *w);
+/** Of either direction of the gradient, and of the forward pass. */
+double k3i_vit_project_flops(const struct k3_vit_project_args *a);
+/** Pairs of a patch of tile i and one of tile j that see each other. */
+double k3i_vit_pair_patches(const struct k3i_walk *w, size_t i, size_t j);
+
+/** Patches and layouts of all tiles. */
+void k3i_vision_load(struct k3i_walk *w);
+/** Gradient of the features of tile j; its datum. */
+uint32_t k3i_vision_scatter_bwd(struct k3i_walk *w, size_t j);
+/** What a placeholder gives the parameters of the tower: exact zeros. */
+void k3i_vision_zero_grads(struct k3i_walk *w);
+
+#endif

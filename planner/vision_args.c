@@ -1,0 +1,116 @@
+/* Data and arguments that both walks of the vision tower use.  The trap: data are sized by a full tile,
+ * whatever the images are. */
+#include "vision.h"
+
+/* Patches x row_elems of tile i.  What only the backward pass reads is work space without one; the
+ * placeholder's result is read by nobody. */
+uint32_t
+k3i_vit_patch_data(struct k3i_walk *w, const char *what, size_t i, int block, size_t row_elems,
+		   bool saved)
+{
+	return k3i_data(w->b, what, !saved || k3i_vit_backward(w) ? K3_DATA_ACT : K3_DATA_WORK,
+			K3_F32, -1, (int)i, block, k3i_vtile(w, i)->n, w->vision->tiles.nominal_n,
+			row_elems);
+}
+
+uint32_t
+k3i_vit_merged_data(struct k3i_walk *w, const char *what, size_t i, size_t row_elems, bool saved)
+{
+	return k3i_data(w->b, what, !saved || k3i_vit_backward(w) ? K3_DATA_ACT : K3_DATA_WORK,
+			K3_F32, -1, (int)i, -1, k3i_vtile(w, i)->m, w->vision->tiles.nominal_m,
+			row_elems);
+}
+
+void
+k3i_vit_keep(struct k3i_walk *w, const uint32_t *datum)
+{
+	for (size_t i = 0; i < k3i_vtiles_n(w); i++)
+		k3i_keep(w, datum[i]);
+}
+
+struct k3_vit_qkv_args
+k3i_vit_qkv_args(const struct k3i_walk *w, size_t i)
+{
+	const struct k3_vision_config *c = w->vision->c;
+
+	return (struct k3_vit_qkv_args){.n = k3i_vtile(w, i)->n,
+					.d = c->width,
+					.dq = c->qkv_width,
+					.h = c->heads,
+					.eps = (float)c->norm_eps};
+}
+
+struct k3_vit_attn_args
+k3i_vit_attn_args(const struct k3i_walk *w, size_t i)
+{
+	const struct k3_vision_config *c = w->vision->c;
+
+	return (struct k3_vit_attn_args){
+		.n = k3i_vtile(w, i)->n,
+		.dq = c->qkv_width,
+		.h = c->heads,
+		.scale = 1.0f / __builtin_sqrtf((float)c->qkv_width / (float)c->heads)};
+}
+
+struct k3_vit_mlp_args
+k3i_vit_mlp_args(const struct k3i_walk *w, size_t i)
+{
+	const struct k3_vision_config *c = w->vision->c;
+
+	return (struct k3_vit_mlp_args){
+		.n = k3i_vtile(w, i)->n, .d = c->width, .f = c->ffn, .eps = (float)c->norm_eps};
+}
+
+struct k3_vit_merge_args
+k3i_vit_merge_args(const struct k3i_walk *w, size_t i)
+{
+	const struct k3_vision_config *c = w->vision->c;
+
+	return (struct k3_vit_merge_args){.n = k3i_vtile(w, i)->n,
+					  .m = k3i_vtile(w, i)->m,
+					  .d = c->width,
+					  .merge_h = c->merge_h,
+					  .merge_w = c->merge_w,
+					  .eps = (float)c->norm_eps};
+}
+
+size_t
+k3i_vit_merged_width(const struct k3i_walk *w)
+{
+	const struct k3_vision_config *c = w->vision->c;
+
+	return (size_t)c->merge_h * c->merge_w * c->width;
+}
+
+struct k3_vit_project_args
+k3i_vit_project_args(const struct k3i_walk *w, size_t i)
+{
+	return (struct k3_vit_project_args){.m = k3i_vtile(w, i)->m,
+					    .c = k3i_vit_merged_width(w),
+					    .dt = w->c->width,
+					    .eps = (float)w->vision->c->projector_eps};
+}
+
+double
+k3i_vit_project_flops(const struct k3_vit_project_args *a)
+{
+	return 2.0 * (double)a->m * (double)a->c * (double)(a->c + a->dt);
+}
+
+/* Patches of a pair of tiles that see each other: query times key, summed over the items. */
+double
+k3i_vit_pair_patches(const struct k3i_walk *w, size_t i, size_t j)
+{
+	const struct k3i_vtile *q = k3i_vtile(w, i), *k = k3i_vtile(w, j);
+	double pairs = 0;
+
+	for (size_t p = 0; p < q->parts; p++)
+		for (size_t r = 0; r < k->parts; r++) {
+			const int32_t *a = k3_vit_part(q->layout, (int32_t)p),
+				      *e = k3_vit_part(k->layout, (int32_t)r);
+			if (a[K3_VP_ITEM] == e[K3_VP_ITEM])
+				pairs += (double)a[K3_VP_T] * a[K3_VP_ROWS] * a[K3_VP_W] *
+					 e[K3_VP_T] * e[K3_VP_ROWS] * e[K3_VP_W];
+		}
+	return pairs;
+}

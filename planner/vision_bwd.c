@@ -1,0 +1,299 @@
+/* Backward walk of the projector and the tower.  The trap: sums over tiles need one order, so tiles
+ * descend, and of a tile the keys descend too. */
+#include "../common/status.h"
+#include "vision.h"
+
+static uint32_t
+project_bwd(struct k3i_walk *w, size_t i, uint32_t dy)
+{
+	struct k3_builder *b = w->b;
+	struct k3i_vision *v = w->vision;
+	struct k3_vit_project_args base = k3i_vit_project_args(w, i);
+	uint32_t dz = k3i_vit_merged_data(w, "dvit_z", i, base.c, false),
+		 du = k3i_vit_merged_data(w, "dvit_project_u", i, base.c, false),
+		 ds = k3i_vit_merged_data(w, "dvit_project_s", i, base.dt, false);
+
+	struct k3_vit_project_args *a =
+		k3i_task(b, K3_OP_VIT_PROJECT_BWD_DX, -1, (int)i, -1, sizeof(*a));
+	*a = base;
+	k3i_use(b, dz, K3_W);
+	k3i_use(b, du, K3_W);
+	k3i_use(b, ds, K3_W);
+	k3i_use(b, dy, K3_R);
+	k3i_use(b, v->u[i], K3_R);
+	k3i_use(b, v->s[i], K3_R);
+	k3i_use(b, v->rstd[i], K3_R);
+	k3i_grad(b, &a->dnorm, K3_P_PROJ_NORM, -1);
+	k3i_weight(b, &a->w1, K3_P_PROJ_0, -1);
+	k3i_weight(b, &a->w2, K3_P_PROJ_2, -1);
+	k3i_weight(b, &a->norm, K3_P_PROJ_NORM, -1);
+	k3i_task_end(b, k3i_vit_project_flops(&base), 0);
+
+	struct k3_vit_project_args *dw =
+		k3i_task(b, K3_OP_VIT_PROJECT_BWD_DW, -1, (int)i, -1, sizeof(*dw));
+	*dw = base;
+	k3i_use(b, du, K3_R);
+	k3i_use(b, ds, K3_R);
+	k3i_use(b, v->u[i], K3_R);
+	k3i_use(b, v->z[i], K3_R);
+	k3i_work(b, v->tiles.nominal_m * base.c);
+	k3i_grad(b, &dw->w1, K3_P_PROJ_0, -1);
+	k3i_grad(b, &dw->w2, K3_P_PROJ_2, -1);
+	k3i_task_end(b, k3i_vit_project_flops(&base), 0);
+	return dz;
+}
+
+static uint32_t
+merge_bwd(struct k3i_walk *w, size_t i, uint32_t dz)
+{
+	struct k3_builder *b = w->b;
+	struct k3i_vision *v = w->vision;
+	struct k3_vit_merge_args *a, base = k3i_vit_merge_args(w, i);
+	uint32_t dx = k3i_vit_patch_data(w, "dvit_block", i, (int)v->c->layers - 1, base.d, false);
+	uint32_t dxf = k3i_data(b, "dvit_final", K3_DATA_WORK, K3_F32, -1, (int)i, -1, base.n,
+				v->tiles.nominal_n, base.d);
+
+	a = k3i_task(b, K3_OP_VIT_MERGE_BWD, -1, (int)i, -1, sizeof(*a));
+	*a = base;
+	k3i_use(b, dx, K3_W);
+	k3i_use(b, dxf, K3_W);
+	k3i_use(b, dz, K3_R);
+	k3i_use(b, v->x[i], K3_R);
+	k3i_use(b, v->rstd_final[i], K3_R);
+	k3i_use(b, v->layout[i], K3_R);
+	k3i_grad(b, &a->dnorm, K3_P_VIT_FINAL_NORM, -1);
+	k3i_weight(b, &a->norm, K3_P_VIT_FINAL_NORM, -1);
+	k3i_task_end(b, 10.0 * (double)(base.n * base.d), 0);
+	k3i_keep(w, dxf);
+	return dx;
+}
+
+/* Gradients inside one block. */
+struct block_grads {
+	uint32_t *dmid, *dout, *delta, *dq, *dkv;
+};
+
+static void
+mlp_bwd(struct k3i_walk *w, int block, size_t i, struct block_grads *g)
+{
+	struct k3_builder *b = w->b;
+	struct k3i_vision *v = w->vision;
+	struct k3i_vit_block *bd = &v->block[block];
+	struct k3_vit_mlp_args base = k3i_vit_mlp_args(w, i);
+	double flops = 4.0 * (double)(base.n * base.d * base.f);
+	uint32_t du = k3i_vit_patch_data(w, "dvit_u", i, block, base.f, false);
+
+	g->dmid[i] = k3i_vit_patch_data(w, "dvit_mid", i, block, base.d, false);
+	struct k3_vit_mlp_args *a =
+		k3i_task(b, K3_OP_VIT_MLP_BWD_DX, -1, (int)i, block, sizeof(*a));
+	*a = base;
+	k3i_use(b, g->dmid[i], K3_W);
+	k3i_use(b, du, K3_W);
+	k3i_use(b, v->dx[i], K3_R);
+	k3i_use(b, bd->u[i], K3_R);
+	k3i_use(b, bd->mid[i], K3_R);
+	k3i_use(b, bd->rstd_mlp[i], K3_R);
+	k3i_work(b, v->tiles.nominal_n * base.d);
+	k3i_grad(b, &a->dnorm, K3_P_VIT_NORM1, block);
+	k3i_weight(b, &a->norm, K3_P_VIT_NORM1, block);
+	k3i_weight(b, &a->fc0, K3_P_VIT_FC0, block);
+	k3i_weight(b, &a->fc1, K3_P_VIT_FC1, block);
+	k3i_task_end(b, flops, 0);
+
+	struct k3_vit_mlp_args *dw =
+		k3i_task(b, K3_OP_VIT_MLP_BWD_DW, -1, (int)i, block, sizeof(*dw));
+	*dw = base;
+	k3i_use(b, du, K3_R);
+	k3i_use(b, v->dx[i], K3_R);
+	k3i_use(b, bd->u[i], K3_R);
+	k3i_use(b, bd->mid[i], K3_R);
+	k3i_use(b, bd->rstd_mlp[i], K3_R);
+	k3i_work(b, v->tiles.nominal_n * (base.d + base.f));
+	k3i_weight(b, &dw->norm, K3_P_VIT_NORM1, block);
+	k3i_grad(b, &dw->fc0, K3_P_VIT_FC0, block);
+	k3i_grad(b, &dw->fc1, K3_P_VIT_FC1, block);
+	k3i_task_end(b, flops, 0);
+}
+
+static void
+out_bwd(struct k3i_walk *w, int block, size_t i, struct block_grads *g)
+{
+	struct k3_builder *b = w->b;
+	const struct k3_vision_config *c = w->vision->c;
+	struct k3i_vit_block *bd = &w->vision->block[block];
+	struct k3_vit_out_args base = {
+		.n = k3i_vtile(w, i)->n, .d = c->width, .dq = c->qkv_width, .h = c->heads};
+	double flops = 2.0 * (double)(base.n * base.d * base.dq);
+
+	g->dout[i] = k3i_vit_patch_data(w, "dvit_o", i, block, base.dq, false);
+	g->delta[i] = k3i_vit_patch_data(w, "dvit_delta", i, block, base.h, false);
+	struct k3_vit_out_args *a =
+		k3i_task(b, K3_OP_VIT_OUT_BWD_DX, -1, (int)i, block, sizeof(*a));
+	*a = base;
+	k3i_use(b, g->dout[i], K3_W);
+	k3i_use(b, g->delta[i], K3_W);
+	k3i_use(b, g->dmid[i], K3_R);
+	k3i_use(b, bd->o[i], K3_R);
+	k3i_weight(b, &a->w, K3_P_VIT_O, block);
+	k3i_task_end(b, flops, 0);
+
+	struct k3_vit_out_args *dw =
+		k3i_task(b, K3_OP_VIT_OUT_BWD_DW, -1, (int)i, block, sizeof(*dw));
+	*dw = base;
+	k3i_use(b, g->dmid[i], K3_R);
+	k3i_use(b, bd->o[i], K3_R);
+	k3i_grad(b, &dw->w, K3_P_VIT_O, block);
+	k3i_task_end(b, flops, 0);
+}
+
+static void
+attn_pair_bwd(struct k3i_walk *w, int block, size_t i, size_t j, struct block_grads *g)
+{
+	struct k3_builder *b = w->b;
+	struct k3i_vision *v = w->vision;
+	struct k3i_vit_block *bd = &v->block[block];
+	struct k3_vit_attn_args *a, base = k3i_vit_attn_args(w, i);
+
+	a = k3i_task(b, K3_OP_VIT_ATTN_BWD, -1, (int)i, block, sizeof(*a));
+	*a = base;
+	a->nk = k3i_vtile(w, j)->n;
+	a->init_dq = !k3i_use_sum(b, g->dq[i]);
+	a->init_dkv = !k3i_use_sum(b, g->dkv[j]);
+	k3i_use(b, bd->qkv[i], K3_R);
+	k3i_use(b, bd->qkv[j], K3_R);
+	k3i_use(b, g->dout[i], K3_R);
+	k3i_use(b, bd->lse[i], K3_R);
+	k3i_use(b, g->delta[i], K3_R);
+	k3i_use(b, v->layout[i], K3_R);
+	k3i_use(b, v->layout[j], K3_R);
+	k3i_work(b, k3_vit_attn_bwd_work_floats(base.dq / base.h));
+	k3i_task_end(b, 10.0 * k3i_vit_pair_patches(w, i, j) * (double)base.dq, 0);
+}
+
+static uint32_t
+qkv_bwd(struct k3i_walk *w, int block, size_t i, struct block_grads *g)
+{
+	struct k3_builder *b = w->b;
+	struct k3i_vision *v = w->vision;
+	struct k3i_vit_block *bd = &v->block[block];
+	struct k3_vit_qkv_args base = k3i_vit_qkv_args(w, i);
+	double flops = 6.0 * (double)(base.n * base.d * base.dq);
+	uint32_t dx = k3i_vit_patch_data(w, block > 0 ? "dvit_block" : "dvit_embed", i, block - 1,
+					 base.d, false),
+		 dp = k3i_vit_patch_data(w, "dvit_qkv", i, block, 3 * base.dq, false);
+
+	struct k3_vit_qkv_args *a =
+		k3i_task(b, K3_OP_VIT_QKV_BWD_DX, -1, (int)i, block, sizeof(*a));
+	*a = base;
+	k3i_use(b, dx, K3_W);
+	k3i_use(b, dp, K3_W);
+	k3i_use(b, g->dmid[i], K3_R);
+	k3i_use(b, g->dq[i], K3_R);
+	k3i_use(b, g->dkv[i], K3_R);
+	k3i_use(b, bd->x[i], K3_R);
+	k3i_use(b, bd->rstd[i], K3_R);
+	k3i_use(b, v->layout[i], K3_R);
+	k3i_work(b, k3_vit_qkv_work_floats(v->tiles.nominal_n, base.d, base.dq / base.h));
+	k3i_grad(b, &a->dnorm, K3_P_VIT_NORM0, block);
+	k3i_weight(b, &a->norm, K3_P_VIT_NORM0, block);
+	k3i_weight(b, &a->w, K3_P_VIT_QKV, block);
+	k3i_task_end(b, flops, 0);
+
+	struct k3_vit_qkv_args *dw =
+		k3i_task(b, K3_OP_VIT_QKV_BWD_DW, -1, (int)i, block, sizeof(*dw));
+	*dw = base;
+	k3i_use(b, dp, K3_R);
+	k3i_use(b, bd->x[i], K3_R);
+	k3i_use(b, bd->rstd[i], K3_R);
+	k3i_work(b, v->tiles.nominal_n * base.d);
+	k3i_weight(b, &dw->norm, K3_P_VIT_NORM0, block);
+	k3i_grad(b, &dw->w, K3_P_VIT_QKV, block);
+	k3i_task_end(b, flops, 0);
+	return dx;
+}
+
+static void
+block_bwd(struct k3i_walk *w, int block)
+{
+	struct k3i_vision *v = w->vision;
+	size_t n = k3i_vtiles_n(w), dq = v->c->qkv_width;
+	struct block_grads g = {.dmid = k3i_array(w, n),
+				.dout = k3i_array(w, n),
+				.delta = k3i_array(w, n),
+				.dq = k3i_array(w, n),
+				.dkv = k3i_array(w, n)};
+	uint32_t *dx = k3i_array(w, n);
+
+	if (w->b->status != K3_OK)
+		return;
+	for (size_t i = 0; i < n; i++) {
+		g.dq[i] = k3i_vit_patch_data(w, "dvit_q", i, block, dq, false);
+		g.dkv[i] = k3i_vit_patch_data(w, "dvit_kv", i, block, 2 * dq, false);
+	}
+	for (size_t i = n; i-- > 0;)
+		mlp_bwd(w, block, i, &g);
+	for (size_t i = n; i-- > 0;)
+		out_bwd(w, block, i, &g);
+	for (size_t i = n; i-- > 0;) {
+		const struct k3i_vtile *t = k3i_vtile(w, i);
+		for (size_t j = t->key0 + t->n_keys; j-- > t->key0;)
+			attn_pair_bwd(w, block, i, j, &g);
+	}
+	for (size_t i = n; i-- > 0;)
+		dx[i] = qkv_bwd(w, block, i, &g);
+	v->dx = dx;
+	k3i_vit_keep(w, dx);
+}
+
+static void
+patch_embed_bwd(struct k3i_walk *w, size_t i)
+{
+	struct k3_builder *b = w->b;
+	struct k3i_vision *v = w->vision;
+	size_t n = k3i_vtile(w, i)->n, d = v->c->width,
+	       pixels = 3 * (size_t)v->c->patch * v->c->patch;
+
+	struct k3_vit_embed_args *a =
+		k3i_task(b, K3_OP_VIT_PATCH_EMBED_BWD, -1, (int)i, -1, sizeof(*a));
+	*a = (struct k3_vit_embed_args){.n = n,
+					.d = d,
+					.pixels = pixels,
+					.table_h = v->c->table_h,
+					.table_w = v->c->table_w};
+	k3i_use(b, v->dx[i], K3_R);
+	k3i_use(b, v->patches[i], K3_R);
+	k3i_use(b, v->layout[i], K3_R);
+	k3i_grad(b, &a->wpe, K3_P_VIT_PATCH, -1);
+	k3i_grad(b, &a->pos, K3_P_VIT_POS, -1);
+	k3i_task_end(b, 2.0 * (double)(n * d * pixels), 0);
+}
+
+void
+k3i_vision_bwd(struct k3i_walk *w)
+{
+	struct k3i_vision *v = w->vision;
+
+	if (!v || w->b->status != K3_OK)
+		return;
+	if (v->tiles.placeholder) {
+		k3i_vision_zero_grads(w);
+	} else {
+		size_t n = k3i_vtiles_n(w);
+		uint32_t *dy = k3i_array(w, n), *dz = k3i_array(w, n);
+		k3i_unit_open(w->b, K3_UNIT_VISION, -1, -1);
+		v->dx = k3i_array(w, n);
+		for (size_t i = n; i-- > 0;)
+			dy[i] = k3i_vision_scatter_bwd(w, i);
+		for (size_t i = n; i-- > 0;)
+			dz[i] = project_bwd(w, i, dy[i]);
+		for (size_t i = n; i-- > 0;)
+			v->dx[i] = merge_bwd(w, i, dz[i]);
+		k3i_vit_keep(w, v->dx);
+		for (int block = (int)v->c->layers - 1; block >= 0; block--)
+			block_bwd(w, block);
+		for (size_t i = n; i-- > 0;)
+			patch_embed_bwd(w, i);
+		k3i_unit_close(w->b, K3_UNIT_VISION, -1, -1);
+	}
+	k3i_unit_reduce(w->b, K3_UNIT_VISION, -1, -1);
+}
