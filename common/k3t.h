@@ -15,18 +15,18 @@
 #define K3_K3T_NO_ID UINT32_MAX
 
 struct k3_k3t_ids {
-	uint32_t vocab;                      /* ids are below it */
+	uint32_t vocab;			     /* ids are below it */
 	uint32_t bos, eos, placeholder, pad; /* below vocab; all but eos may be K3_K3T_NO_ID */
 };
 
 struct k3_k3t {
 	struct k3_k3t_ids ids;
-	uint64_t n_docs, n_tokens;           /* at least one of each */
-	uint32_t token_bytes;                /* 2 or 4 */
-	uint64_t checksum;                   /* FNV-1a of all that follows the header */
-	const uint64_t *offsets;             /* [n_docs + 1] first token of each document */
-	const void *tokens;                  /* [n_tokens] uint16_t or uint32_t */
-	const unsigned char *mask;           /* one bit per token, lowest first; NULL: all count */
+	uint64_t n_docs, n_tokens; /* at least one of each */
+	uint32_t token_bytes;	   /* 2 or 4 */
+	uint64_t checksum;	   /* FNV-1a of all that follows the header */
+	const uint64_t *offsets;   /* [n_docs + 1] first token of each document */
+	const void *tokens;	   /* [n_tokens] uint16_t or uint32_t */
+	const unsigned char *mask; /* one bit per token, lowest first; NULL: all count */
 	const void *map;
 	size_t map_bytes;
 };
@@ -44,7 +44,7 @@ static inline uint32_t
 k3_k3t_token(const struct k3_k3t *file, uint64_t i)
 {
 	return file->token_bytes == 2 ? ((const uint16_t *)file->tokens)[i]
-	                              : ((const uint32_t *)file->tokens)[i];
+				      : ((const uint32_t *)file->tokens)[i];
 }
 
 /** Whether the loss of predicting token i counts. */
@@ -64,7 +64,7 @@ int k3_k3t_writer_create(struct k3_k3t_writer **w, const char *path, const struc
 /** Tokens of the current document, in pieces; counts[i] says whether token i's loss counts, NULL:
  * all. */
 int k3_k3t_writer_put(struct k3_k3t_writer *w, const uint32_t *tokens, const bool *counts,
-                      size_t n);
+		      size_t n);
 /** Ends the current document; one without tokens leaves no trace and *kept (may be NULL) false. */
 int k3_k3t_writer_end_doc(struct k3_k3t_writer *w, bool *kept);
 /** Completes the file under its partial name; a file without documents is refused. */

@@ -14,13 +14,13 @@ struct k3i_k3t_header {
 	uint32_t token_bytes;
 	uint32_t flags;
 	struct k3_k3t_ids ids;
-	uint32_t reserved;      /* 0 */
+	uint32_t reserved; /* 0 */
 	uint64_t n_docs;
 	uint64_t n_tokens;
 	uint64_t file_bytes;
-	uint64_t data_fnv;      /* of the bytes after the header */
+	uint64_t data_fnv; /* of the bytes after the header */
 	uint64_t zero[5];
-	uint64_t header_fnv;    /* of the bytes before this field */
+	uint64_t header_fnv; /* of the bytes before this field */
 };
 _Static_assert(sizeof(struct k3i_k3t_header) == 128, "the header has no padding");
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, ".k3t files are little-endian");

@@ -26,7 +26,7 @@ file_print(FILE *out, const char *path, const struct k3_k3t *f)
 	for (uint64_t i = 0; i < f->n_tokens; i++)
 		n_ignored += !k3_k3t_counts(f, i);
 	fprintf(out, "%s\t%" PRIu64 "\t%" PRIu64 "\t%" PRIu64 "\t%" PRIu32 "\t%" PRIu32, path,
-	        f->n_docs, f->n_tokens, n_ignored, f->token_bytes, f->ids.vocab);
+		f->n_docs, f->n_tokens, n_ignored, f->token_bytes, f->ids.vocab);
 	id_print(out, f->ids.bos);
 	id_print(out, f->ids.eos);
 	id_print(out, f->ids.placeholder);
@@ -37,7 +37,7 @@ file_print(FILE *out, const char *path, const struct k3_k3t *f)
 int
 k3_k3t_info_print(FILE *out, const char *const *paths, size_t n_paths)
 {
-	struct k3_k3t f = { 0 };
+	struct k3_k3t f = {0};
 	int ret = K3_OK;
 
 	for (size_t i = 0; i < n_paths; i++) {
@@ -62,13 +62,13 @@ out:
 int
 k3_ngram_print(FILE *out, const char *train_path, const char *eval_path, int order)
 {
-	struct k3_k3t train = { 0 }, eval = { 0 };
+	struct k3_k3t train = {0}, eval = {0};
 	double loss[K3_NGRAM_MAX_ORDER];
 	int ret = K3_EINVAL;
 
 	if (order < 1 || order > K3_NGRAM_MAX_ORDER) {
 		k3_error("common", "n-gram: order %d, allowed are 1 to %d", order,
-		         K3_NGRAM_MAX_ORDER);
+			 K3_NGRAM_MAX_ORDER);
 		goto out;
 	}
 	K3_TRY(k3_k3t_open(&train, train_path));

@@ -29,9 +29,9 @@ struct k3_k3t_writer {
 	uint64_t n_tokens, n_docs, file_bytes, fnv;
 	uint64_t *offsets;
 	size_t offsets_room;
-	unsigned char *mask;    /* kept from the first token that does not count */
+	unsigned char *mask; /* kept from the first token that does not count */
 	size_t mask_room;
-	size_t used;            /* bytes of buffer */
+	size_t used; /* bytes of buffer */
 	unsigned char buffer[BUFFER_BYTES];
 };
 
@@ -122,10 +122,10 @@ k3_k3t_writer_put(struct k3_k3t_writer *w, const uint32_t *tokens, const bool *c
 	for (size_t i = 0; i < n; i++) {
 		if (tokens[i] >= w->ids.vocab) {
 			k3_error("common",
-			         "%s: token %" PRIu64 " of document %" PRIu64 " is %" PRIu32
-			         ", allowed are 0 to %" PRIu32,
-			         w->path, w->n_tokens - w->offsets[w->n_docs], w->n_docs, tokens[i],
-			         w->ids.vocab - 1);
+				 "%s: token %" PRIu64 " of document %" PRIu64 " is %" PRIu32
+				 ", allowed are 0 to %" PRIu32,
+				 w->path, w->n_tokens - w->offsets[w->n_docs], w->n_docs, tokens[i],
+				 w->ids.vocab - 1);
 			return K3_EINVAL;
 		}
 		if (w->mask || (counts && !counts[i]))
@@ -177,17 +177,20 @@ k3_k3t_writer_finish(struct k3_k3t_writer *w)
 {
 	static const unsigned char zeros[8];
 	struct k3i_k3t_header h = {
-		.version = K3I_K3T_VERSION, .header_bytes = sizeof(h),
-		.token_bytes = w->token_bytes, .flags = w->mask ? K3I_K3T_HAS_MASK : 0,
-		.ids = w->ids, .n_tokens = w->n_tokens,
+		.version = K3I_K3T_VERSION,
+		.header_bytes = sizeof(h),
+		.token_bytes = w->token_bytes,
+		.flags = w->mask ? K3I_K3T_HAS_MASK : 0,
+		.ids = w->ids,
+		.n_tokens = w->n_tokens,
 	};
 	int ret;
 
 	K3_TRY(k3_k3t_writer_end_doc(w, NULL));
 	if (w->n_docs == 0) {
 		k3_error("common",
-		         "%s: no document with at least one token, so there is nothing to write",
-		         w->path);
+			 "%s: no document with at least one token, so there is nothing to write",
+			 w->path);
 		return K3_EINVAL;
 	}
 	uint64_t token_area = k3i_k3t_token_area_bytes(w->n_tokens, w->token_bytes);
