@@ -18,6 +18,22 @@ id_print(FILE *out, uint32_t id)
 		fprintf(out, "\t%" PRIu32, id);
 }
 
+/* Items, patches, and the grid of the first item that has most patches. */
+static void
+items_print(FILE *out, const struct k3_k3t *f)
+{
+	struct k3_grid biggest = {0};
+
+	for (uint64_t i = 0; i < f->n_items; i++)
+		if (k3_grid_patches(&f->items[i].grid) > k3_grid_patches(&biggest))
+			biggest = f->items[i].grid;
+	fprintf(out, "\t%" PRIu64 "\t%" PRIu64, f->n_items, f->n_patches);
+	if (f->n_items)
+		fprintf(out, "\t%" PRIu32 "x%" PRIu32 "x%" PRIu32, biggest.t, biggest.h, biggest.w);
+	else
+		fputs("\t-", out);
+}
+
 static void
 file_print(FILE *out, const char *path, const struct k3_k3t *f)
 {
@@ -31,7 +47,9 @@ file_print(FILE *out, const char *path, const struct k3_k3t *f)
 	id_print(out, f->ids.eos);
 	id_print(out, f->ids.placeholder);
 	id_print(out, f->ids.pad);
-	fprintf(out, "\t%016" PRIx64 "\n", f->checksum);
+	fprintf(out, "\t%016" PRIx64, f->checksum);
+	items_print(out, f);
+	fputc('\n', out);
 }
 
 int
@@ -47,7 +65,7 @@ k3_k3t_info_print(FILE *out, const char *const *paths, size_t n_paths)
 	}
 	fputs("file\tdocuments\ttokens\tignored_tokens\ttoken_"
 	      "bytes\tvocab\tbos\teos\tplaceholder\tpad"
-	      "\tchecksum\n",
+	      "\tchecksum\titems\tpatches\tbiggest_grid\n",
 	      out);
 	for (size_t i = 0; i < n_paths; i++) {
 		K3_TRY(k3_k3t_open(&f, paths[i]));
