@@ -18,7 +18,7 @@
 struct doc {
 	const struct k3_k3t *file;
 	uint64_t first, text; /* its tokens in the file */
-	uint64_t head;        /* 1 with bos, else 0 */
+	uint64_t head;	      /* 1 with bos, else 0 */
 	uint64_t length;      /* head + text + eos */
 };
 
@@ -27,7 +27,7 @@ doc_at(const struct k3_data *d, uint64_t place)
 {
 	const struct k3_k3t *f = &d->file;
 	uint64_t i = d->order[place];
-	struct doc doc = { .file = f, .first = f->offsets[i] };
+	struct doc doc = {.file = f, .first = f->offsets[i]};
 
 	doc.text = f->offsets[i + 1] - doc.first;
 	doc.head = f->ids.bos != K3_K3T_NO_ID;
@@ -54,7 +54,7 @@ doc_label(const struct doc *doc, uint64_t i)
 	if (target == doc->text)
 		target--;
 	return k3_k3t_counts(doc->file, doc->first + target) ? doc_token(doc, i + 1)
-	                                                     : K3_LABEL_IGNORED;
+							     : K3_LABEL_IGNORED;
 }
 
 static void
@@ -71,12 +71,12 @@ k3_data_open(struct k3_data *d, const char *path, uint64_t seed, bool once)
 {
 	int ret;
 
-	*d = (struct k3_data){ .seed = seed, .once = once };
+	*d = (struct k3_data){.seed = seed, .once = once};
 	K3_TRY(k3_k3t_open(&d->file, path));
 	d->order = malloc((size_t)d->file.n_docs * sizeof(*d->order));
 	if (!d->order) {
 		k3_error("common", "%s: out of memory for the order of %" PRIu64 " documents", path,
-		         d->file.n_docs);
+			 d->file.n_docs);
 		ret = K3_ENOMEM;
 		goto out;
 	}
@@ -92,7 +92,7 @@ k3_data_close(struct k3_data *d)
 {
 	free(d->order);
 	k3_k3t_close(&d->file);
-	*d = (struct k3_data){ 0 };
+	*d = (struct k3_data){0};
 }
 
 static bool
@@ -119,14 +119,14 @@ pos_advance(struct k3_data *d, uint64_t n, uint64_t length)
 
 int
 k3_data_next(struct k3_data *d, size_t t, int32_t *ids, int32_t *labels, int32_t *doc_ids,
-             size_t *n_valid)
+	     size_t *n_valid)
 {
 	const struct k3_k3t_ids *special = &d->file.ids;
 	size_t row = 0;
 
 	if (t < 1 || t > INT32_MAX) {
 		k3_error("common", "tokens of a microbatch: %zu, allowed are 1 to %d", t,
-		         INT32_MAX);
+			 INT32_MAX);
 		return K3_EINVAL;
 	}
 	for (int32_t id = 1; row < t && !at_end(d); id++) {
@@ -162,20 +162,22 @@ k3_data_set_pos(struct k3_data *d, const struct k3_data_pos *pos)
 {
 	bool past = d->once && pos->epoch > 0;
 
-	if (pos->doc >= d->file.n_docs
-	    || (past && (pos->epoch > 1 || pos->doc > 0 || pos->offset > 0))) {
-		k3_error("common", "data position: document %" PRIu64 " of epoch %" PRIu64
-		         ", allowed are %" PRIu64 " documents%s", pos->doc, pos->epoch,
-		         d->file.n_docs, d->once ? " of one epoch" : "");
+	if (pos->doc >= d->file.n_docs ||
+	    (past && (pos->epoch > 1 || pos->doc > 0 || pos->offset > 0))) {
+		k3_error("common",
+			 "data position: document %" PRIu64 " of epoch %" PRIu64
+			 ", allowed are %" PRIu64 " documents%s",
+			 pos->doc, pos->epoch, d->file.n_docs, d->once ? " of one epoch" : "");
 		return K3_EINVAL;
 	}
 	if (!past && pos->epoch != d->order_epoch)
 		order_make(d, pos->epoch);
 	struct doc doc = doc_at(d, pos->doc);
 	if (pos->offset >= doc.length) {
-		k3_error("common", "data position: offset %" PRIu64 " in document %" PRIu64
-		         " of epoch %" PRIu64 ", which has %" PRIu64 " tokens", pos->offset,
-		         pos->doc, pos->epoch, doc.length);
+		k3_error("common",
+			 "data position: offset %" PRIu64 " in document %" PRIu64
+			 " of epoch %" PRIu64 ", which has %" PRIu64 " tokens",
+			 pos->offset, pos->doc, pos->epoch, doc.length);
 		if (d->pos.epoch != d->order_epoch && !at_end(d))
 			order_make(d, d->pos.epoch);
 		return K3_EINVAL;
@@ -208,6 +210,6 @@ k3_data_require(const struct k3_data *d, const char *path, uint64_t tokens)
 	if (tokens <= k3_data_total_tokens(d))
 		return K3_OK;
 	k3_error("common", "%s: %" PRIu64 " tokens are needed, the data set has %" PRIu64, path,
-	         tokens, k3_data_total_tokens(d));
+		 tokens, k3_data_total_tokens(d));
 	return K3_ELIMIT;
 }

@@ -21,7 +21,7 @@ enum { K3_LABEL_IGNORED = -100 };
 /** Where the stream goes on; all of a checkpoint's data state but seed and file. */
 struct k3_data_pos {
 	uint64_t epoch;
-	uint64_t doc;    /* place in the order of this epoch, not in the file */
+	uint64_t doc;	 /* place in the order of this epoch, not in the file */
 	uint64_t offset; /* streamed tokens of that document, bos included */
 };
 
@@ -30,7 +30,7 @@ struct k3_data {
 	uint64_t seed;
 	bool once;
 	struct k3_data_pos pos;
-	uint64_t *order;       /* [n_docs] of order_epoch */
+	uint64_t *order; /* [n_docs] of order_epoch */
 	uint64_t order_epoch;
 };
 
@@ -50,7 +50,7 @@ void k3_data_close(struct k3_data *d);
  *                 when nothing is left); may be NULL
  */
 int k3_data_next(struct k3_data *d, size_t t, int32_t *ids, int32_t *labels, int32_t *doc_ids,
-                 size_t *n_valid);
+		 size_t *n_valid);
 
 void k3_data_get_pos(const struct k3_data *d, struct k3_data_pos *pos);
 /** K3_EINVAL when the data set has no such position. */

@@ -83,7 +83,7 @@ static int
 files_collect(struct path_list *list, const char *path)
 {
 	char *copy = strdup(path);
-	char *const roots[] = { copy, NULL };
+	char *const roots[] = {copy, NULL};
 	FTS *tree = copy ? fts_open(roots, FTS_PHYSICAL | FTS_NOCHDIR, by_name) : NULL;
 	int ret = K3_OK;
 
@@ -128,7 +128,7 @@ bytes_put(struct k3_k3t_writer *w, const unsigned char *data, uint64_t n)
 /* One file: its beginning to train, its end to val. */
 static int
 file_import(struct k3_k3t_writer *train, struct k3_k3t_writer *val, const char *path,
-            double holdout)
+	    double holdout)
 {
 	struct k3i_map map;
 	int ret;
@@ -165,9 +165,9 @@ arguments_check(const char *out, uint32_t vocab, double holdout)
 {
 	if (vocab < MIN_BYTE_VOCAB || vocab > INT32_MAX) {
 		k3_error("common",
-		         "%s: vocabulary %" PRIu32 ", allowed are %d to %d: 256 bytes and four "
-		         "special ids",
-		         out, vocab, MIN_BYTE_VOCAB, INT32_MAX);
+			 "%s: vocabulary %" PRIu32 ", allowed are %d to %d: 256 bytes and four "
+			 "special ids",
+			 out, vocab, MIN_BYTE_VOCAB, INT32_MAX);
 		return K3_EINVAL;
 	}
 	if (!(holdout >= 0.0 && holdout < 1.0)) {
@@ -179,10 +179,10 @@ arguments_check(const char *out, uint32_t vocab, double holdout)
 
 int
 k3_k3t_import_bytes(const char *const *paths, size_t n_paths, const char *out, uint32_t vocab,
-                    double holdout)
+		    double holdout)
 {
-	const struct k3_k3t_ids ids = { vocab, vocab - 4, vocab - 3, vocab - 2, vocab - 1 };
-	struct path_list list = { 0 };
+	const struct k3_k3t_ids ids = {vocab, vocab - 4, vocab - 3, vocab - 2, vocab - 1};
+	struct path_list list = {0};
 	struct k3_k3t_writer *train = NULL, *val = NULL;
 	char *val_path = k3_k3t_val_path(out);
 	int ret = K3_EINVAL;
@@ -228,7 +228,7 @@ raw_token(const struct k3i_map *map, uint32_t token_bytes, uint64_t i)
 /* Tokens first .. end-1 of the dump as one document. */
 static int
 raw_doc_put(struct k3_k3t_writer *w, const struct k3i_map *map, uint32_t token_bytes,
-            uint64_t first, uint64_t end)
+	    uint64_t first, uint64_t end)
 {
 	int ret = K3_OK;
 
@@ -241,7 +241,7 @@ raw_doc_put(struct k3_k3t_writer *w, const struct k3i_map *map, uint32_t token_b
 
 static int
 raw_put(struct k3_k3t_writer *w, const struct k3i_map *map, const char *path, uint32_t token_bytes,
-        const struct k3_k3t_ids *ids)
+	const struct k3_k3t_ids *ids)
 {
 	uint64_t n = map->bytes / token_bytes, first = 0, n_empty = 0;
 	int ret = K3_OK;
@@ -249,8 +249,8 @@ raw_put(struct k3_k3t_writer *w, const struct k3i_map *map, const char *path, ui
 	for (uint64_t i = 0; i < n; i++)
 		if (raw_token(map, token_bytes, i) >= ids->vocab) {
 			k3_error("common",
-			         "%s: token %" PRIu64 " is %" PRIu32 ", allowed are 0 to %" PRIu32,
-			         path, i, raw_token(map, token_bytes, i), ids->vocab - 1);
+				 "%s: token %" PRIu64 " is %" PRIu32 ", allowed are 0 to %" PRIu32,
+				 path, i, raw_token(map, token_bytes, i), ids->vocab - 1);
 			return K3_EFORMAT;
 		}
 	for (uint64_t i = 0; i <= n && first < n; i++) {
@@ -266,17 +266,17 @@ raw_put(struct k3_k3t_writer *w, const struct k3i_map *map, const char *path, ui
 	}
 	if (n_empty)
 		k3_warn("common", "%s: skipped %" PRIu64 " documents without tokens", path,
-		        n_empty);
+			n_empty);
 out:
 	return ret;
 }
 
 int
 k3_k3t_import_raw(const char *path, uint32_t token_bytes, const char *out,
-                  const struct k3_k3t_ids *ids)
+		  const struct k3_k3t_ids *ids)
 {
 	struct k3_k3t_writer *w = NULL;
-	struct k3i_map map = { 0 };
+	struct k3i_map map = {0};
 	char *val_path = k3_k3t_val_path(out);
 	int ret = K3_EINVAL;
 
@@ -285,7 +285,7 @@ k3_k3t_import_raw(const char *path, uint32_t token_bytes, const char *out,
 	K3_TRY(k3i_map_open(&map, path));
 	if (map.bytes % token_bytes != 0) {
 		k3_error("common", "%s: %zu bytes, allowed: a multiple of %" PRIu32, path,
-		         map.bytes, token_bytes);
+			 map.bytes, token_bytes);
 		ret = K3_EFORMAT;
 		goto out;
 	}

@@ -25,6 +25,9 @@ libk3_la_SOURCES += \
 	common/k3t_format.h \
 	common/k3t_import.c \
 	common/k3t_info.c \
+	common/k3t_items.c \
+	common/k3t_patches.c \
+	common/k3t_patches.h \
 	common/k3t_recall.c \
 	common/k3t_write.c \
 	common/log.c \

@@ -18,6 +18,7 @@ check_PROGRAMS += \
 	tests/test_fs \
 	tests/test_glu \
 	tests/test_k3t \
+	tests/test_k3t_items \
 	tests/test_kda_chunk \
 	tests/test_kda_conv \
 	tests/test_kda_recurrent \
