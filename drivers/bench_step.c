@@ -146,7 +146,8 @@ parse_documents(struct step_options *o, struct k3i_step_case *what)
 static int
 choose_activations(const struct step_options *o, struct k3i_step_case *what)
 {
-	struct k3_run_shape shape = {(size_t)o->tokens, (uint32_t)o->accumulate, false};
+	struct k3_run_shape shape = {.tokens = (size_t)o->tokens,
+				     .accumulate = (uint32_t)o->accumulate};
 
 	if (o->activations)
 		return k3_activations_parse(what->plan.activations, what->config.layers,

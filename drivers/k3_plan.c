@@ -210,7 +210,8 @@ limit_bytes(const struct arguments *a)
 static int
 choose_activations(struct arguments *a, const struct k3_config *config, bool *refused)
 {
-	struct k3_run_shape shape = {(size_t)a->tokens, (uint32_t)a->accumulate, false};
+	struct k3_run_shape shape = {.tokens = (size_t)a->tokens,
+				     .accumulate = (uint32_t)a->accumulate};
 	int ret;
 
 	if (a->activations)

@@ -224,6 +224,10 @@ k3i_task(struct k3_builder *b, enum k3_op op, int layer, int tile, int group, si
 	struct k3_plan *p = b->plan;
 
 	K3_ASSERT(args_bytes <= sizeof(b->args_sink));
+	if (b->phantom) {
+		take_position(b);
+		return memset(sink, 0, args_bytes);
+	}
 	if (b->status != K3_OK ||
 	    !grow(b, (void **)&p->task, &b->cap_tasks, p->n_tasks + 1, sizeof(*p->task)))
 		return sink;
@@ -325,6 +329,8 @@ k3i_use(struct k3_builder *b, uint32_t datum, enum k3_mode mode)
 {
 	struct k3_plan *p = b->plan;
 
+	if (b->phantom)
+		k3i_touch(b, datum);
 	if (b->status != K3_OK || !b->cur ||
 	    !grow(b, (void **)&p->access, &b->cap_access, p->n_access + 1, sizeof(*p->access)))
 		return 0;

@@ -23,6 +23,7 @@ struct k3_builder {
 	size_t cap_data, cap_tasks, cap_access;
 	struct k3_task *cur; /* task being built */
 	uint8_t pass;
+	bool phantom; /* tasks take positions and keep data alive, but are not there */
 	uint32_t pos;
 	int status; /* first failure; later calls do nothing */
 	/* where a build that has failed writes: arguments of tasks; arrays of datum indices */
@@ -40,7 +41,8 @@ uint32_t k3i_data(struct k3_builder *b, const char *what, enum k3_data_kind kind
 		  enum k3_dtype dtype, int layer, int tile, int index, size_t rows,
 		  size_t nominal_rows, size_t row_elems);
 
-/** Begins a task and takes its position; args of args_bytes are zeroed in the arena. */
+/** Begins a task and takes its position; args of args_bytes are zeroed.  In phantom mode that is all:
+ * what follows up to k3i_task_end extends lifetimes, without an access. */
 void *k3i_task(struct k3_builder *b, enum k3_op op, int layer, int tile, int group,
 	       size_t args_bytes);
 /** Ends it: writes the number of buffers into the arguments, adds cost. bytes 0: k3i_moved_bytes of
@@ -98,6 +100,9 @@ void k3i_comm_task(struct k3_builder *b, enum k3_op op, int layer, int tile, int
 
 /* planner/layout.c */
 int k3i_layout_tiles(struct k3_builder *b, const struct k3_layout *layout);
+
+/* Positions that work space stays reserved after its task: a few of them keep the workers apart. */
+enum { K3I_WORK_AHEAD = 6 };
 
 /* planner/slots.c, planner/priority.c */
 int k3i_assign_slots(struct k3_builder *b);

@@ -28,6 +28,34 @@ groups_of(uint32_t asked, uint32_t heads)
 	return asked ? asked : heads > 1 ? 2 : 1;
 }
 
+static int
+choose_vision(struct k3_plan_options *o, const struct k3_config *c)
+{
+	uint32_t merge = c->vision.merge_h * c->vision.merge_w;
+
+	if (!o->vision_patches)
+		o->vision_patches = 256;
+	if (!o->vision)
+		return K3_OK;
+	if (!c->vision.present) {
+		k3_error("planner", "%s: has no vision tower", c->name);
+		return K3_EINVAL;
+	}
+	if (o->vision_patches < merge || (o->max_patches && o->max_patches < merge)) {
+		k3_error("planner",
+			 "vision tiles of %u patches, %llu in a microbatch: a merged token has %u",
+			 o->vision_patches, (unsigned long long)o->max_patches, merge);
+		return K3_EINVAL;
+	}
+	if (o->max_patches && o->vision_bands) {
+		k3_error("planner",
+			 "%u bands of each image: the slots of %llu patches are not bounded then",
+			 o->vision_bands, (unsigned long long)o->max_patches);
+		return K3_EINVAL;
+	}
+	return K3_OK;
+}
+
 /* Refuses what can't be; replaces zeros by what is chosen. */
 static int
 choose(struct k3_plan_options *o, const struct k3_config *c)
@@ -52,8 +80,6 @@ choose(struct k3_plan_options *o, const struct k3_config *c)
 		o->block_bytes = K3_BLOCK_BYTES;
 	if (!o->piece_bytes)
 		o->piece_bytes = (size_t)256 << 20;
-	if (!o->vision_patches)
-		o->vision_patches = 256;
 	if (!o->gather_slots)
 		o->gather_slots = 2;
 	if (!o->run_ahead)
@@ -62,6 +88,9 @@ choose(struct k3_plan_options *o, const struct k3_config *c)
 		o->bins = 1000;
 	if (!(o->balance_u > 0))
 		o->balance_u = 1e-3;
+	int ret = choose_vision(o, c);
+	if (ret != K3_OK)
+		return ret;
 	struct k3_mesh *m = &o->mesh;
 	if (!m->dp_replicate)
 		m->dp_replicate = 1;

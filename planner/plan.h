@@ -151,7 +151,10 @@ struct k3_plan_options {
 	uint32_t vision_patches; /* most patches of a vision tile; 0: 256 */
 	uint32_t vision_bands;	 /* bands that each image is cut in, a tile each (at most its merge
 				    rows); 0: as vision_patches says */
-	bool vision;	       /* with the vision tower */
+	/* most patches of a microbatch: positions and slots are those of so many, whatever the
+	 * images are; 0: not known, and slots are as the images need */
+	uint64_t max_patches;
+	bool vision; /* with the vision tower */
 	enum k3_balance_rule balance;
 	uint32_t bins;	  /* of the quantile rule; 0: 1000 */
 	double balance_u; /* of the sign rule; 0: 1e-3 */
@@ -211,7 +214,7 @@ struct k3_layout {
 	/* images and videos whose features replace embeddings; 0 in a text model */
 	size_t n_items;
 	const struct k3_grid *grid; /* [n_items] */
-	const uint32_t *item_row;   /* [n_items] first row of the stream that the features go to; they
+	const uint32_t *item_row; /* [n_items] first row of the stream that the features go to; they
 				       take h/merge_h * w/merge_w rows; ascending, disjoint */
 };
 
@@ -311,9 +314,13 @@ struct k3_run_shape {
 	size_t tokens;	     /* of a microbatch */
 	uint32_t accumulate; /* microbatches of a step */
 	bool evaluates;	     /* a held-out loss between steps */
+	/* of a microbatch's images; 0: none.  The model's option must allow them, as it is what
+	 * makes the bound hold for all images */
+	uint64_t max_patches;
 };
 /** Memory of a run: its first microbatch, further ones, evaluation and optimizer together.
- * @return K3_OK or what planning returned; k3_memory_fini is legal either way */
+ * @return K3_OK, K3_EINVAL (more patches than the model plans for; logged) or what planning
+ * returned; k3_memory_fini is legal either way */
 int k3_memory_run(struct k3_memory *memory, const struct k3_model *model,
 		  const struct k3_run_shape *shape);
 

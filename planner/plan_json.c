@@ -49,13 +49,16 @@ put_options(FILE *out, const struct k3_plan_options *o, uint32_t layers)
 		o->tile_tokens, o->kda_groups, o->mla_groups, o->expert_groups, o->key_tiles,
 		o->head_rows, o->block_bytes, o->piece_bytes, o->gather_slots, o->run_ahead);
 	fprintf(out,
-		", \"vision\": %s, \"balance\": \"%s\", \"bins\": %u, \"balance_u\": %.9g, "
+		", \"vision\": %s, \"vision_patches\": %u, \"vision_bands\": %u, "
+		"\"max_patches\": %" PRIu64
+		", \"balance\": \"%s\", \"bins\": %u, \"balance_u\": %.9g, "
 		"\"adam_beta1\": %.9g, \"adam_beta2\": %.9g, \"adam_eps\": %.9g, "
 		"\"weight_decay\": %.9g, \"clip_norm\": %.9g, \"clip_eps\": %.9g, "
 		"\"fingerprint\": %s, \"cut_state\": %s, \"activations\": \"%s\"}",
-		json_bool(o->vision), balance[o->balance], o->bins, o->balance_u, o->adam_beta1,
-		o->adam_beta2, o->adam_eps, o->weight_decay, o->clip_norm, o->clip_eps,
-		json_bool(o->fingerprint), json_bool(o->cut_state), activations ? activations : "");
+		json_bool(o->vision), o->vision_patches, o->vision_bands, o->max_patches,
+		balance[o->balance], o->bins, o->balance_u, o->adam_beta1, o->adam_beta2,
+		o->adam_eps, o->weight_decay, o->clip_norm, o->clip_eps, json_bool(o->fingerprint),
+		json_bool(o->cut_state), activations ? activations : "");
 	free(activations);
 }
 

@@ -78,6 +78,15 @@ k3_memory_run(struct k3_memory *memory, const struct k3_model *model,
 
 	k3_memory_init(memory, model);
 	K3_TRY(ret);
+	/* slots are taken for all of max_patches, so a microbatch without images shows the bound */
+	if (shape->max_patches > model->options.max_patches) {
+		k3_error("planner",
+			 "memory of microbatches of %llu patches: the model is planned for %llu at "
+			 "most",
+			 (unsigned long long)shape->max_patches,
+			 (unsigned long long)model->options.max_patches);
+		K3_TRY(K3_EINVAL);
+	}
 	for (size_t i = 0; i < shape->tokens; i++)
 		docs[i] = 1;
 	K3_TRY(add_microbatch(memory, model, &layout, &what));

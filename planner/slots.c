@@ -60,9 +60,8 @@ reserved_until(const struct k3_builder *b, const struct k3_datum *d)
 
 	if (d->keep)
 		return UINT32_MAX;
-	/* work space lives within one task: a few of them keep the workers apart */
 	if (d->kind == K3_DATA_WORK && d->first_pos == d->last_pos)
-		ahead = ahead < 6 ? ahead : 6;
+		ahead = ahead < K3I_WORK_AHEAD ? ahead : K3I_WORK_AHEAD;
 	if (d->kind == K3_DATA_GATHERED)
 		ahead = 0;
 	return d->last_pos + 1 + ahead;

@@ -5,6 +5,7 @@
  *
  * Order: operation by operation, tile by tile; forward tiles ascend, backward tiles descend.  A vision
  * tile attends to the tiles that share an item with it, which are its neighbours. */
+#include "../common/log.h"
 #include "../common/status.h"
 #include "vision.h"
 
@@ -31,30 +32,27 @@ map_of(struct k3i_walk *w, size_t i, const struct k3_layout *layout)
 }
 
 void
-k3i_vision_load(struct k3i_walk *w)
+k3i_vision_load(struct k3i_walk *w, int block, size_t i)
 {
 	struct k3i_vision *v = w->vision;
 	struct k3_builder *b = w->b;
-	size_t pixels = 3 * (size_t)v->c->patch * v->c->patch;
+	const struct k3i_vtile *t = k3i_vtile(w, i);
+	size_t pixels = 3 * (size_t)v->c->patch * v->c->patch,
+	       layout_len = k3_vit_layout_len(t->parts);
+	struct k3_vit_load_args *a = k3i_task(b, K3_OP_VIT_LOAD, -1, (int)i, block, sizeof(*a));
 
-	for (size_t i = 0; i < k3i_vtiles_n(w); i++) {
-		const struct k3i_vtile *t = k3i_vtile(w, i);
-		struct k3_vit_load_args *a =
-			k3i_task(b, K3_OP_VIT_LOAD, -1, (int)i, -1, sizeof(*a));
-		*a = (struct k3_vit_load_args){.n = t->n,
-					       .pixels = pixels,
-					       .layout = t->layout,
-					       .layout_len = k3_vit_layout_len(t->parts),
-					       .placeholder = v->tiles.placeholder};
-		v->patches[i] = k3i_data(b, "vit_patches", K3_DATA_INPUT, K3_F32, -1, (int)i, -1,
-					 t->n, v->tiles.nominal_n, pixels);
-		v->layout[i] =
-			k3i_data(b, "vit_layout", K3_DATA_INPUT, K3_I32, -1, (int)i, -1,
-				 a->layout_len, k3_vit_layout_len(v->tiles.nominal_parts), 1);
-		k3i_use(b, v->patches[i], K3_W);
-		k3i_use(b, v->layout[i], K3_W);
-		k3i_task_end(b, 0, 0);
-	}
+	*a = (struct k3_vit_load_args){.n = t->n,
+				       .pixels = pixels,
+				       .layout = t->layout,
+				       .layout_len = layout_len,
+				       .placeholder = v->tiles.placeholder};
+	v->patches[i] = k3i_data(b, "vit_patches", K3_DATA_INPUT, K3_F32, -1, (int)i, -1, t->n,
+				 v->tiles.nominal_n, pixels);
+	v->layout[i] = k3i_data(b, "vit_layout", K3_DATA_INPUT, K3_I32, -1, (int)i, -1, layout_len,
+				k3_vit_layout_len(v->tiles.nominal_parts), 1);
+	k3i_use(b, v->patches[i], K3_W);
+	k3i_use(b, v->layout[i], K3_W);
+	k3i_task_end(b, 0, 0);
 }
 
 void
@@ -63,6 +61,11 @@ k3i_vision_begin(struct k3i_walk *w, const struct k3_layout *layout)
 	struct k3_arena *arena = w->b->plan->arena;
 	struct k3i_vision *v;
 
+	if (!w->b->model->options.vision && layout->n_items > 0 && w->b->status == K3_OK) {
+		k3_error("planner", "%zu images: the model is planned without its vision tower",
+			 layout->n_items);
+		w->b->status = K3_EINVAL;
+	}
 	if (!w->b->model->options.vision || w->b->status != K3_OK)
 		return;
 	v = w->vision = k3i_arena_alloc(arena, sizeof(*v));
@@ -79,8 +82,8 @@ k3i_vision_begin(struct k3i_walk *w, const struct k3_layout *layout)
 		w->b->status = K3_ENOMEM;
 	for (size_t i = 0; i < w->n && w->b->status == K3_OK; i++)
 		v->map_rows[i] = map_of(w, i, layout);
-	v->patches = k3i_array(w, v->tiles.n);
-	v->layout = k3i_array(w, v->tiles.n);
+	v->patches = k3i_array(w, v->tiles.n_most);
+	v->layout = k3i_array(w, v->tiles.n_most);
 }
 
 void
@@ -130,6 +133,7 @@ k3i_vision_scatter(struct k3i_walk *w)
 		size_t first = 0, n = wanted(w, i, &first);
 		if (n == 0) {
 			k3i_skip(b);
+			k3i_touch(b, w->map[i]);
 		} else {
 			struct k3_vision_scatter_args *a = k3i_task(
 				b, K3_OP_VISION_SCATTER_FWD, -1, k3i_tile_no(w, i), -1, sizeof(*a));
@@ -143,6 +147,9 @@ k3i_vision_scatter(struct k3i_walk *w)
 		}
 		k3i_keep(w, w->p[i]);
 	}
+	/* whichever rows they go to */
+	k3i_vit_touch(w, v->features);
+	k3i_vit_touch(w, v->layout);
 }
 
 /* Own text tiles that hold rows of vision tile j, in order. */
@@ -164,30 +171,28 @@ holders(const struct k3i_walk *w, size_t j, uint32_t *own)
 	return n;
 }
 
-uint32_t
-k3i_vision_scatter_bwd(struct k3i_walk *w, size_t j)
+void
+k3i_vision_scatter_bwd(struct k3i_walk *w, int block, size_t j)
 {
 	struct k3_builder *b = w->b;
 	struct k3i_vision *v = w->vision;
-	uint32_t dy = k3i_vit_merged_data(w, "dvit_features", j, w->c->width, false);
 	uint32_t *own = k3i_array(w, w->n),
 		 *rows = k3i_arena_alloc(b->plan->arena, (w->n + 1) * sizeof(*rows));
+	size_t n = b->phantom ? 0 : holders(w, j, own);
 
 	if (!rows)
 		b->status = K3_ENOMEM;
-	if (b->status != K3_OK)
-		return dy;
-	size_t n = holders(w, j, own);
+	v->dy[j] = k3i_vit_merged_data(w, "dvit_features", j, w->c->width, false);
 	struct k3_vision_scatter_args *a =
-		k3i_task(b, K3_OP_VISION_SCATTER_BWD, -1, (int)j, -1, sizeof(*a));
+		k3i_task(b, K3_OP_VISION_SCATTER_BWD, -1, (int)j, block, sizeof(*a));
 	a->m = k3i_vtile(w, j)->m;
 	a->d = w->c->width;
 	a->rows = rows;
-	k3i_use(b, dy, K3_W);
+	k3i_use(b, v->dy[j], K3_W);
 	k3i_use(b, v->layout[j], K3_R);
 	a->dp.first = b->cur ? b->cur->n_access : 0;
 	a->dp.n = a->map.n = (uint32_t)n;
-	for (size_t k = 0; k < n; k++) {
+	for (size_t k = 0; k < n && b->status == K3_OK; k++) {
 		rows[k] = (uint32_t)k3i_rows(w, own[k]);
 		k3i_use(b, w->dp[own[k]], K3_R);
 	}
@@ -195,43 +200,53 @@ k3i_vision_scatter_bwd(struct k3i_walk *w, size_t j)
 	for (size_t k = 0; k < n; k++)
 		k3i_use(b, w->map[own[k]], K3_R);
 	k3i_task_end(b, 0, 0);
-	k3i_keep(w, dy);
-	return dy;
+	/* whichever rows were asked for */
+	for (size_t i = 0; i < w->n; i++) {
+		k3i_touch(b, w->dp[i]);
+		k3i_touch(b, w->map[i]);
+	}
+	k3i_keep(w, v->dy[j]);
 }
 
-/* Zeros for all vision parameters, a handful of blocks a task. */
+/* Zeros for these gradient blocks of one or more parameters. */
+static void
+zero_task(struct k3i_walk *w, const uint32_t *datum, size_t n, size_t number)
+{
+	struct k3_builder *b = w->b;
+	size_t *elems = k3i_arena_alloc(b->plan->arena, (n + 1) * sizeof(*elems));
+	struct k3_zero_args *a = k3i_task(b, K3_OP_ZERO_GRADS, -1, -1, (int)number, sizeof(*a));
+
+	if (!elems)
+		b->status = K3_ENOMEM;
+	a->elems = elems;
+	for (size_t i = 0; i < n && b->status == K3_OK; i++) {
+		const struct k3_datum *d = &b->plan->data[datum[i]];
+		elems[i] = d->rows * d->row_elems;
+		a->accumulate = k3i_use_sum(b, datum[i]);
+	}
+	k3i_task_end(b, 0, 0);
+}
+
 void
 k3i_vision_zero_grads(struct k3i_walk *w)
 {
 	enum { BLOCKS_OF_TASK = 32 };
-	struct k3_builder *b = w->b;
-	const struct k3_params *ps = &b->model->params;
-	struct k3_zero_args *a = NULL;
-	size_t *elems = NULL, n = 0;
+	const struct k3_params *ps = &w->b->model->params;
+	uint32_t datum[BLOCKS_OF_TASK];
+	size_t n = 0, tasks = 0;
 
-	for (size_t i = 0; i < ps->n && b->status == K3_OK; i++) {
-		const struct k3_view *g = &b->grad[i];
-		if (ps->param[i].unit != K3_UNIT_VISION)
-			continue;
-		for (size_t k = 0; k < g->n && b->status == K3_OK; k++, n++) {
-			if (n % BLOCKS_OF_TASK == 0) {
-				if (a)
-					k3i_task_end(b, 0, 0);
-				a = k3i_task(b, K3_OP_ZERO_GRADS, -1, -1, (int)(n / BLOCKS_OF_TASK),
-					     sizeof(*a));
-				elems = k3i_arena_alloc(b->plan->arena,
-							BLOCKS_OF_TASK * sizeof(*elems));
-				if (!elems) {
-					b->status = K3_ENOMEM;
-					return;
-				}
-				a->elems = elems;
+	w->b->phantom = !w->vision->tiles.placeholder;
+	for (size_t i = 0; i < ps->n; i++) {
+		const struct k3_view *g = &w->b->grad[i];
+		for (size_t k = 0; k < g->n && ps->param[i].unit == K3_UNIT_VISION; k++) {
+			datum[n++] = g->datum[k];
+			if (n == BLOCKS_OF_TASK) {
+				zero_task(w, datum, n, tasks++);
+				n = 0;
 			}
-			elems[n % BLOCKS_OF_TASK] =
-				b->plan->data[g->datum[k]].rows * ps->param[i].cols;
-			a->accumulate = k3i_use_sum(b, g->datum[k]);
 		}
 	}
-	if (a)
-		k3i_task_end(b, 0, 0);
+	if (n)
+		zero_task(w, datum, n, tasks);
+	w->b->phantom = false;
 }

@@ -16,7 +16,8 @@ struct k3i_vision {
 	struct k3i_vit_block *block; /* [layers] */
 	uint32_t *x;		     /* of the next block, at last the tower's output */
 	uint32_t *xf, *rstd_final, *z, *u, *s, *rstd, *features;
-	uint32_t *dx;		  /* gradient in the backward walk */
+	/* backward: of the features, of the merged tokens, of the patches; of this block's inner values */
+	uint32_t *dy, *dz, *dx, *dmid, *dout, *delta, *dq, *dkv;
 	const int32_t **map_rows; /* [own tile] */
 };
 
@@ -33,11 +34,21 @@ k3i_vtile(const struct k3i_walk *w, size_t i)
 	return &w->vision->tiles.tile[i];
 }
 
+/* Tiles that positions are taken for; those from tiles.n on are phantoms. */
 static inline size_t
 k3i_vtiles_n(const struct k3i_walk *w)
 {
-	return w->vision->tiles.n;
+	return w->vision->tiles.n_most;
 }
+
+/* Part of a walk: one operation on one tile; block -1: none. */
+typedef void (*k3i_vit_step)(struct k3i_walk *w, int block, size_t tile);
+/** A step on every tile, ascending; on phantoms it leaves positions and lifetimes alone. */
+void k3i_vit_up(struct k3i_walk *w, int block, k3i_vit_step step);
+/** The same descending; a placeholder's tile is a phantom here. */
+void k3i_vit_down(struct k3i_walk *w, int block, k3i_vit_step step);
+/** Every tile's datum lives to the current position at least. */
+void k3i_vit_touch(struct k3i_walk *w, const uint32_t *datum);
 
 /** Patches x row_elems of tile i; saved: only the backward pass reads it, so it is work space without
  * one. */
@@ -50,6 +61,7 @@ uint32_t k3i_vit_merged_data(struct k3i_walk *w, const char *what, size_t i, siz
 void k3i_vit_keep(struct k3i_walk *w, const uint32_t *datum);
 
 /* Arguments of tile i, without operands. */
+struct k3_vit_embed_args k3i_vit_embed_args(const struct k3i_walk *w, size_t i);
 struct k3_vit_qkv_args k3i_vit_qkv_args(const struct k3i_walk *w, size_t i);
 struct k3_vit_attn_args k3i_vit_attn_args(const struct k3i_walk *w, size_t i);
 struct k3_vit_mlp_args k3i_vit_mlp_args(const struct k3i_walk *w, size_t i);
@@ -63,11 +75,12 @@ double k3i_vit_project_flops(const struct k3_vit_project_args *a);
 /** Pairs of a patch of tile i and one of tile j that see each other. */
 double k3i_vit_pair_patches(const struct k3i_walk *w, size_t i, size_t j);
 
-/** Patches and layouts of all tiles. */
-void k3i_vision_load(struct k3i_walk *w);
-/** Gradient of the features of tile j; its datum. */
-uint32_t k3i_vision_scatter_bwd(struct k3i_walk *w, size_t j);
-/** What a placeholder gives the parameters of the tower: exact zeros. */
+/** Patches and layout of a tile. */
+void k3i_vision_load(struct k3i_walk *w, int block, size_t i);
+/** Gradient of the features of tile j. */
+void k3i_vision_scatter_bwd(struct k3i_walk *w, int block, size_t j);
+/** What a placeholder gives the parameters of the tower, exact zeros; with images the positions of that
+ * alone. */
 void k3i_vision_zero_grads(struct k3i_walk *w);
 
 #endif

@@ -24,8 +24,47 @@ k3i_vit_merged_data(struct k3i_walk *w, const char *what, size_t i, size_t row_e
 void
 k3i_vit_keep(struct k3i_walk *w, const uint32_t *datum)
 {
-	for (size_t i = 0; i < k3i_vtiles_n(w); i++)
+	for (size_t i = 0; i < w->vision->tiles.n; i++)
 		k3i_keep(w, datum[i]);
+}
+
+void
+k3i_vit_touch(struct k3i_walk *w, const uint32_t *datum)
+{
+	for (size_t i = 0; i < k3i_vtiles_n(w); i++)
+		k3i_touch(w->b, datum[i]);
+}
+
+void
+k3i_vit_up(struct k3i_walk *w, int block, k3i_vit_step step)
+{
+	for (size_t i = 0; i < k3i_vtiles_n(w); i++) {
+		w->b->phantom = i >= w->vision->tiles.n;
+		step(w, block, i);
+	}
+	w->b->phantom = false;
+}
+
+void
+k3i_vit_down(struct k3i_walk *w, int block, k3i_vit_step step)
+{
+	for (size_t i = k3i_vtiles_n(w); i-- > 0;) {
+		w->b->phantom = i >= w->vision->tiles.n || w->vision->tiles.placeholder;
+		step(w, block, i);
+	}
+	w->b->phantom = false;
+}
+
+struct k3_vit_embed_args
+k3i_vit_embed_args(const struct k3i_walk *w, size_t i)
+{
+	const struct k3_vision_config *c = w->vision->c;
+
+	return (struct k3_vit_embed_args){.n = k3i_vtile(w, i)->n,
+					  .d = c->width,
+					  .pixels = 3 * (size_t)c->patch * c->patch,
+					  .table_h = c->table_h,
+					  .table_w = c->table_w};
 }
 
 struct k3_vit_qkv_args

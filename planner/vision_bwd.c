@@ -3,23 +3,23 @@
 #include "../common/status.h"
 #include "vision.h"
 
-static uint32_t
-project_bwd(struct k3i_walk *w, size_t i, uint32_t dy)
+static void
+project_bwd(struct k3i_walk *w, int block, size_t i)
 {
 	struct k3_builder *b = w->b;
 	struct k3i_vision *v = w->vision;
 	struct k3_vit_project_args base = k3i_vit_project_args(w, i);
-	uint32_t dz = k3i_vit_merged_data(w, "dvit_z", i, base.c, false),
-		 du = k3i_vit_merged_data(w, "dvit_project_u", i, base.c, false),
+	uint32_t du = k3i_vit_merged_data(w, "dvit_project_u", i, base.c, false),
 		 ds = k3i_vit_merged_data(w, "dvit_project_s", i, base.dt, false);
 
+	v->dz[i] = k3i_vit_merged_data(w, "dvit_z", i, base.c, false);
 	struct k3_vit_project_args *a =
-		k3i_task(b, K3_OP_VIT_PROJECT_BWD_DX, -1, (int)i, -1, sizeof(*a));
+		k3i_task(b, K3_OP_VIT_PROJECT_BWD_DX, -1, (int)i, block, sizeof(*a));
 	*a = base;
-	k3i_use(b, dz, K3_W);
+	k3i_use(b, v->dz[i], K3_W);
 	k3i_use(b, du, K3_W);
 	k3i_use(b, ds, K3_W);
-	k3i_use(b, dy, K3_R);
+	k3i_use(b, v->dy[i], K3_R);
 	k3i_use(b, v->u[i], K3_R);
 	k3i_use(b, v->s[i], K3_R);
 	k3i_use(b, v->rstd[i], K3_R);
@@ -30,7 +30,7 @@ project_bwd(struct k3i_walk *w, size_t i, uint32_t dy)
 	k3i_task_end(b, k3i_vit_project_flops(&base), 0);
 
 	struct k3_vit_project_args *dw =
-		k3i_task(b, K3_OP_VIT_PROJECT_BWD_DW, -1, (int)i, -1, sizeof(*dw));
+		k3i_task(b, K3_OP_VIT_PROJECT_BWD_DW, -1, (int)i, block, sizeof(*dw));
 	*dw = base;
 	k3i_use(b, du, K3_R);
 	k3i_use(b, ds, K3_R);
@@ -40,24 +40,23 @@ project_bwd(struct k3i_walk *w, size_t i, uint32_t dy)
 	k3i_grad(b, &dw->w1, K3_P_PROJ_0, -1);
 	k3i_grad(b, &dw->w2, K3_P_PROJ_2, -1);
 	k3i_task_end(b, k3i_vit_project_flops(&base), 0);
-	return dz;
 }
 
-static uint32_t
-merge_bwd(struct k3i_walk *w, size_t i, uint32_t dz)
+static void
+merge_bwd(struct k3i_walk *w, int block, size_t i)
 {
 	struct k3_builder *b = w->b;
 	struct k3i_vision *v = w->vision;
 	struct k3_vit_merge_args *a, base = k3i_vit_merge_args(w, i);
-	uint32_t dx = k3i_vit_patch_data(w, "dvit_block", i, (int)v->c->layers - 1, base.d, false);
-	uint32_t dxf = k3i_data(b, "dvit_final", K3_DATA_WORK, K3_F32, -1, (int)i, -1, base.n,
+	uint32_t dxf = k3i_data(b, "dvit_final", K3_DATA_WORK, K3_F32, -1, (int)i, block, base.n,
 				v->tiles.nominal_n, base.d);
 
-	a = k3i_task(b, K3_OP_VIT_MERGE_BWD, -1, (int)i, -1, sizeof(*a));
+	v->dx[i] = k3i_vit_patch_data(w, "dvit_block", i, (int)v->c->layers - 1, base.d, false);
+	a = k3i_task(b, K3_OP_VIT_MERGE_BWD, -1, (int)i, block, sizeof(*a));
 	*a = base;
-	k3i_use(b, dx, K3_W);
+	k3i_use(b, v->dx[i], K3_W);
 	k3i_use(b, dxf, K3_W);
-	k3i_use(b, dz, K3_R);
+	k3i_use(b, v->dz[i], K3_R);
 	k3i_use(b, v->x[i], K3_R);
 	k3i_use(b, v->rstd_final[i], K3_R);
 	k3i_use(b, v->layout[i], K3_R);
@@ -65,16 +64,10 @@ merge_bwd(struct k3i_walk *w, size_t i, uint32_t dz)
 	k3i_weight(b, &a->norm, K3_P_VIT_FINAL_NORM, -1);
 	k3i_task_end(b, 10.0 * (double)(base.n * base.d), 0);
 	k3i_keep(w, dxf);
-	return dx;
 }
 
-/* Gradients inside one block. */
-struct block_grads {
-	uint32_t *dmid, *dout, *delta, *dq, *dkv;
-};
-
 static void
-mlp_bwd(struct k3i_walk *w, int block, size_t i, struct block_grads *g)
+mlp_bwd(struct k3i_walk *w, int block, size_t i)
 {
 	struct k3_builder *b = w->b;
 	struct k3i_vision *v = w->vision;
@@ -83,11 +76,11 @@ mlp_bwd(struct k3i_walk *w, int block, size_t i, struct block_grads *g)
 	double flops = 4.0 * (double)(base.n * base.d * base.f);
 	uint32_t du = k3i_vit_patch_data(w, "dvit_u", i, block, base.f, false);
 
-	g->dmid[i] = k3i_vit_patch_data(w, "dvit_mid", i, block, base.d, false);
+	v->dmid[i] = k3i_vit_patch_data(w, "dvit_mid", i, block, base.d, false);
 	struct k3_vit_mlp_args *a =
 		k3i_task(b, K3_OP_VIT_MLP_BWD_DX, -1, (int)i, block, sizeof(*a));
 	*a = base;
-	k3i_use(b, g->dmid[i], K3_W);
+	k3i_use(b, v->dmid[i], K3_W);
 	k3i_use(b, du, K3_W);
 	k3i_use(b, v->dx[i], K3_R);
 	k3i_use(b, bd->u[i], K3_R);
@@ -116,23 +109,24 @@ mlp_bwd(struct k3i_walk *w, int block, size_t i, struct block_grads *g)
 }
 
 static void
-out_bwd(struct k3i_walk *w, int block, size_t i, struct block_grads *g)
+out_bwd(struct k3i_walk *w, int block, size_t i)
 {
 	struct k3_builder *b = w->b;
 	const struct k3_vision_config *c = w->vision->c;
-	struct k3i_vit_block *bd = &w->vision->block[block];
+	struct k3i_vision *v = w->vision;
+	struct k3i_vit_block *bd = &v->block[block];
 	struct k3_vit_out_args base = {
 		.n = k3i_vtile(w, i)->n, .d = c->width, .dq = c->qkv_width, .h = c->heads};
 	double flops = 2.0 * (double)(base.n * base.d * base.dq);
 
-	g->dout[i] = k3i_vit_patch_data(w, "dvit_o", i, block, base.dq, false);
-	g->delta[i] = k3i_vit_patch_data(w, "dvit_delta", i, block, base.h, false);
+	v->dout[i] = k3i_vit_patch_data(w, "dvit_o", i, block, base.dq, false);
+	v->delta[i] = k3i_vit_patch_data(w, "dvit_delta", i, block, base.h, false);
 	struct k3_vit_out_args *a =
 		k3i_task(b, K3_OP_VIT_OUT_BWD_DX, -1, (int)i, block, sizeof(*a));
 	*a = base;
-	k3i_use(b, g->dout[i], K3_W);
-	k3i_use(b, g->delta[i], K3_W);
-	k3i_use(b, g->dmid[i], K3_R);
+	k3i_use(b, v->dout[i], K3_W);
+	k3i_use(b, v->delta[i], K3_W);
+	k3i_use(b, v->dmid[i], K3_R);
 	k3i_use(b, bd->o[i], K3_R);
 	k3i_weight(b, &a->w, K3_P_VIT_O, block);
 	k3i_task_end(b, flops, 0);
@@ -140,14 +134,14 @@ out_bwd(struct k3i_walk *w, int block, size_t i, struct block_grads *g)
 	struct k3_vit_out_args *dw =
 		k3i_task(b, K3_OP_VIT_OUT_BWD_DW, -1, (int)i, block, sizeof(*dw));
 	*dw = base;
-	k3i_use(b, g->dmid[i], K3_R);
+	k3i_use(b, v->dmid[i], K3_R);
 	k3i_use(b, bd->o[i], K3_R);
 	k3i_grad(b, &dw->w, K3_P_VIT_O, block);
 	k3i_task_end(b, flops, 0);
 }
 
 static void
-attn_pair_bwd(struct k3i_walk *w, int block, size_t i, size_t j, struct block_grads *g)
+attn_pair_bwd(struct k3i_walk *w, int block, size_t i, size_t j)
 {
 	struct k3_builder *b = w->b;
 	struct k3i_vision *v = w->vision;
@@ -157,21 +151,21 @@ attn_pair_bwd(struct k3i_walk *w, int block, size_t i, size_t j, struct block_gr
 	a = k3i_task(b, K3_OP_VIT_ATTN_BWD, -1, (int)i, block, sizeof(*a));
 	*a = base;
 	a->nk = k3i_vtile(w, j)->n;
-	a->init_dq = !k3i_use_sum(b, g->dq[i]);
-	a->init_dkv = !k3i_use_sum(b, g->dkv[j]);
+	a->init_dq = !k3i_use_sum(b, v->dq[i]);
+	a->init_dkv = !k3i_use_sum(b, v->dkv[j]);
 	k3i_use(b, bd->qkv[i], K3_R);
 	k3i_use(b, bd->qkv[j], K3_R);
-	k3i_use(b, g->dout[i], K3_R);
+	k3i_use(b, v->dout[i], K3_R);
 	k3i_use(b, bd->lse[i], K3_R);
-	k3i_use(b, g->delta[i], K3_R);
+	k3i_use(b, v->delta[i], K3_R);
 	k3i_use(b, v->layout[i], K3_R);
 	k3i_use(b, v->layout[j], K3_R);
 	k3i_work(b, k3_vit_attn_bwd_work_floats(base.dq / base.h));
 	k3i_task_end(b, 10.0 * k3i_vit_pair_patches(w, i, j) * (double)base.dq, 0);
 }
 
-static uint32_t
-qkv_bwd(struct k3i_walk *w, int block, size_t i, struct block_grads *g)
+static void
+qkv_bwd(struct k3i_walk *w, int block, size_t i)
 {
 	struct k3_builder *b = w->b;
 	struct k3i_vision *v = w->vision;
@@ -187,9 +181,9 @@ qkv_bwd(struct k3i_walk *w, int block, size_t i, struct block_grads *g)
 	*a = base;
 	k3i_use(b, dx, K3_W);
 	k3i_use(b, dp, K3_W);
-	k3i_use(b, g->dmid[i], K3_R);
-	k3i_use(b, g->dq[i], K3_R);
-	k3i_use(b, g->dkv[i], K3_R);
+	k3i_use(b, v->dmid[i], K3_R);
+	k3i_use(b, v->dq[i], K3_R);
+	k3i_use(b, v->dkv[i], K3_R);
 	k3i_use(b, bd->x[i], K3_R);
 	k3i_use(b, bd->rstd[i], K3_R);
 	k3i_use(b, v->layout[i], K3_R);
@@ -209,63 +203,80 @@ qkv_bwd(struct k3i_walk *w, int block, size_t i, struct block_grads *g)
 	k3i_weight(b, &dw->norm, K3_P_VIT_NORM0, block);
 	k3i_grad(b, &dw->w, K3_P_VIT_QKV, block);
 	k3i_task_end(b, flops, 0);
-	return dx;
+	v->dx[i] = dx;
+}
+
+static void
+attn_bwd(struct k3i_walk *w, int block, size_t i)
+{
+	const struct k3i_vtile *t = k3i_vtile(w, i);
+
+	for (size_t j = t->key0 + t->n_keys; j-- > t->key0;)
+		attn_pair_bwd(w, block, i, j);
+}
+
+/* Pairs of attention depend on the images: every tile meets itself at least, and more work space than
+ * K3I_WORK_AHEAD pairs take is never held, so the sweep has at least so many positions. */
+static void
+pad_pairs(struct k3i_walk *w)
+{
+	const struct k3i_vtiles *t = &w->vision->tiles;
+	const struct k3_vision_config *c = w->vision->c;
+	size_t pairs = 0, most = t->n_most * t->n_most;
+
+	for (size_t i = 0; i < t->n_most; i++)
+		pairs += t->placeholder ? 1 : t->tile[i].n_keys;
+	for (; pairs < most && pairs < K3I_WORK_AHEAD + 1; pairs++)
+		k3i_skip_work(w->b, k3_vit_attn_bwd_work_floats(c->qkv_width / c->heads));
 }
 
 static void
 block_bwd(struct k3i_walk *w, int block)
 {
 	struct k3i_vision *v = w->vision;
+	const struct k3i_vit_block *bd = &v->block[block];
 	size_t n = k3i_vtiles_n(w), dq = v->c->qkv_width;
-	struct block_grads g = {.dmid = k3i_array(w, n),
-				.dout = k3i_array(w, n),
-				.delta = k3i_array(w, n),
-				.dq = k3i_array(w, n),
-				.dkv = k3i_array(w, n)};
-	uint32_t *dx = k3i_array(w, n);
 
-	if (w->b->status != K3_OK)
-		return;
+	v->dmid = k3i_array(w, n);
+	v->dout = k3i_array(w, n);
+	v->delta = k3i_array(w, n);
+	v->dq = k3i_array(w, n);
+	v->dkv = k3i_array(w, n);
 	for (size_t i = 0; i < n; i++) {
-		g.dq[i] = k3i_vit_patch_data(w, "dvit_q", i, block, dq, false);
-		g.dkv[i] = k3i_vit_patch_data(w, "dvit_kv", i, block, 2 * dq, false);
+		v->dq[i] = k3i_vit_patch_data(w, "dvit_q", i, block, dq, false);
+		v->dkv[i] = k3i_vit_patch_data(w, "dvit_kv", i, block, 2 * dq, false);
 	}
-	for (size_t i = n; i-- > 0;)
-		mlp_bwd(w, block, i, &g);
-	for (size_t i = n; i-- > 0;)
-		out_bwd(w, block, i, &g);
-	for (size_t i = n; i-- > 0;) {
-		const struct k3i_vtile *t = k3i_vtile(w, i);
-		for (size_t j = t->key0 + t->n_keys; j-- > t->key0;)
-			attn_pair_bwd(w, block, i, j, &g);
-	}
-	for (size_t i = n; i-- > 0;)
-		dx[i] = qkv_bwd(w, block, i, &g);
-	v->dx = dx;
-	k3i_vit_keep(w, dx);
+	k3i_vit_down(w, block, mlp_bwd);
+	k3i_vit_down(w, block, out_bwd);
+	/* whichever pairs there are */
+	k3i_vit_touch(w, v->dq);
+	k3i_vit_touch(w, v->dkv);
+	k3i_vit_down(w, block, attn_bwd);
+	pad_pairs(w);
+	k3i_vit_touch(w, bd->qkv);
+	k3i_vit_touch(w, bd->lse);
+	k3i_vit_touch(w, v->dout);
+	k3i_vit_touch(w, v->delta);
+	v->dx = k3i_array(w, n);
+	k3i_vit_down(w, block, qkv_bwd);
+	k3i_vit_keep(w, v->dx);
 }
 
 static void
-patch_embed_bwd(struct k3i_walk *w, size_t i)
+patch_embed_bwd(struct k3i_walk *w, int block, size_t i)
 {
 	struct k3_builder *b = w->b;
 	struct k3i_vision *v = w->vision;
-	size_t n = k3i_vtile(w, i)->n, d = v->c->width,
-	       pixels = 3 * (size_t)v->c->patch * v->c->patch;
+	struct k3_vit_embed_args *a, base = k3i_vit_embed_args(w, i);
 
-	struct k3_vit_embed_args *a =
-		k3i_task(b, K3_OP_VIT_PATCH_EMBED_BWD, -1, (int)i, -1, sizeof(*a));
-	*a = (struct k3_vit_embed_args){.n = n,
-					.d = d,
-					.pixels = pixels,
-					.table_h = v->c->table_h,
-					.table_w = v->c->table_w};
+	a = k3i_task(b, K3_OP_VIT_PATCH_EMBED_BWD, -1, (int)i, block, sizeof(*a));
+	*a = base;
 	k3i_use(b, v->dx[i], K3_R);
 	k3i_use(b, v->patches[i], K3_R);
 	k3i_use(b, v->layout[i], K3_R);
 	k3i_grad(b, &a->wpe, K3_P_VIT_PATCH, -1);
 	k3i_grad(b, &a->pos, K3_P_VIT_POS, -1);
-	k3i_task_end(b, 2.0 * (double)(n * d * pixels), 0);
+	k3i_task_end(b, 2.0 * (double)(base.n * base.d * base.pixels), 0);
 }
 
 void
@@ -275,25 +286,20 @@ k3i_vision_bwd(struct k3i_walk *w)
 
 	if (!v || w->b->status != K3_OK)
 		return;
-	if (v->tiles.placeholder) {
-		k3i_vision_zero_grads(w);
-	} else {
-		size_t n = k3i_vtiles_n(w);
-		uint32_t *dy = k3i_array(w, n), *dz = k3i_array(w, n);
-		k3i_unit_open(w->b, K3_UNIT_VISION, -1, -1);
-		v->dx = k3i_array(w, n);
-		for (size_t i = n; i-- > 0;)
-			dy[i] = k3i_vision_scatter_bwd(w, i);
-		for (size_t i = n; i-- > 0;)
-			dz[i] = project_bwd(w, i, dy[i]);
-		for (size_t i = n; i-- > 0;)
-			v->dx[i] = merge_bwd(w, i, dz[i]);
-		k3i_vit_keep(w, v->dx);
-		for (int block = (int)v->c->layers - 1; block >= 0; block--)
-			block_bwd(w, block);
-		for (size_t i = n; i-- > 0;)
-			patch_embed_bwd(w, i);
-		k3i_unit_close(w->b, K3_UNIT_VISION, -1, -1);
-	}
+	size_t n = k3i_vtiles_n(w);
+	v->dy = k3i_array(w, n);
+	v->dz = k3i_array(w, n);
+	v->dx = k3i_array(w, n);
+	/* a placeholder gathers too: the collectives of all ranks are the same */
+	k3i_unit_open(w->b, K3_UNIT_VISION, -1, -1);
+	k3i_vit_down(w, -1, k3i_vision_scatter_bwd);
+	k3i_vit_down(w, -1, project_bwd);
+	k3i_vit_down(w, -1, merge_bwd);
+	k3i_vit_keep(w, v->dx);
+	for (int block = (int)v->c->layers - 1; block >= 0; block--)
+		block_bwd(w, block);
+	k3i_vit_down(w, -1, patch_embed_bwd);
+	k3i_unit_close(w->b, K3_UNIT_VISION, -1, -1);
+	k3i_vision_zero_grads(w);
 	k3i_unit_reduce(w->b, K3_UNIT_VISION, -1, -1);
 }

@@ -5,31 +5,21 @@
 #include "vision.h"
 
 static void
-patch_embed_fwd(struct k3i_walk *w)
+patch_embed_fwd(struct k3i_walk *w, int block, size_t i)
 {
 	struct k3i_vision *v = w->vision;
 	struct k3_builder *b = w->b;
-	size_t d = v->c->width, pixels = 3 * (size_t)v->c->patch * v->c->patch;
+	struct k3_vit_embed_args *a, base = k3i_vit_embed_args(w, i);
 
-	v->x = k3i_array(w, k3i_vtiles_n(w));
-	for (size_t i = 0; i < k3i_vtiles_n(w); i++) {
-		size_t n = k3i_vtile(w, i)->n;
-		v->x[i] = k3i_vit_patch_data(w, "vit_embed", i, -1, d, false);
-		struct k3_vit_embed_args *a =
-			k3i_task(b, K3_OP_VIT_PATCH_EMBED_FWD, -1, (int)i, -1, sizeof(*a));
-		*a = (struct k3_vit_embed_args){.n = n,
-						.d = d,
-						.pixels = pixels,
-						.table_h = v->c->table_h,
-						.table_w = v->c->table_w};
-		k3i_use(b, v->x[i], K3_W);
-		k3i_use(b, v->patches[i], K3_R);
-		k3i_use(b, v->layout[i], K3_R);
-		k3i_weight(b, &a->wpe, K3_P_VIT_PATCH, -1);
-		k3i_weight(b, &a->pos, K3_P_VIT_POS, -1);
-		k3i_task_end(b, 2.0 * (double)(n * d * pixels), 0);
-	}
-	k3i_vit_keep(w, v->x);
+	v->x[i] = k3i_vit_patch_data(w, "vit_embed", i, block, base.d, false);
+	a = k3i_task(b, K3_OP_VIT_PATCH_EMBED_FWD, -1, (int)i, block, sizeof(*a));
+	*a = base;
+	k3i_use(b, v->x[i], K3_W);
+	k3i_use(b, v->patches[i], K3_R);
+	k3i_use(b, v->layout[i], K3_R);
+	k3i_weight(b, &a->wpe, K3_P_VIT_PATCH, -1);
+	k3i_weight(b, &a->pos, K3_P_VIT_POS, -1);
+	k3i_task_end(b, 2.0 * (double)(base.n * base.d * base.pixels), 0);
 }
 
 static void
@@ -97,19 +87,19 @@ out_fwd(struct k3i_walk *w, int block, size_t i)
 	k3i_task_end(b, 2.0 * (double)n * c->width * c->qkv_width, 0);
 }
 
-static uint32_t
+static void
 mlp_fwd(struct k3i_walk *w, int block, size_t i)
 {
 	struct k3_builder *b = w->b;
 	struct k3i_vit_block *bd = &w->vision->block[block];
 	struct k3_vit_mlp_args *a, base = k3i_vit_mlp_args(w, i);
-	uint32_t y = k3i_vit_patch_data(w, "vit_block", i, block, base.d, false);
 
+	w->vision->x[i] = k3i_vit_patch_data(w, "vit_block", i, block, base.d, false);
 	bd->u[i] = k3i_vit_patch_data(w, "vit_u", i, block, base.f, true);
 	bd->rstd_mlp[i] = k3i_vit_patch_data(w, "vit_rstd_mlp", i, block, 1, true);
 	a = k3i_task(b, K3_OP_VIT_MLP_FWD, -1, (int)i, block, sizeof(*a));
 	*a = base;
-	k3i_use(b, y, K3_W);
+	k3i_use(b, w->vision->x[i], K3_W);
 	k3i_use(b, bd->u[i], K3_W);
 	k3i_use(b, bd->rstd_mlp[i], K3_W);
 	k3i_use(b, bd->mid[i], K3_R);
@@ -118,7 +108,6 @@ mlp_fwd(struct k3i_walk *w, int block, size_t i)
 	k3i_weight(b, &a->fc0, K3_P_VIT_FC0, block);
 	k3i_weight(b, &a->fc1, K3_P_VIT_FC1, block);
 	k3i_task_end(b, 4.0 * (double)(base.n * base.d * base.f), 0);
-	return y;
 }
 
 static void
@@ -127,7 +116,6 @@ block_fwd(struct k3i_walk *w, int block)
 	struct k3i_vision *v = w->vision;
 	struct k3i_vit_block *bd = &v->block[block];
 	size_t n = k3i_vtiles_n(w);
-	uint32_t *y = k3i_array(w, n);
 
 	*bd = (struct k3i_vit_block){.x = v->x,
 				     .qkv = k3i_array(w, n),
@@ -137,20 +125,18 @@ block_fwd(struct k3i_walk *w, int block)
 				     .mid = k3i_array(w, n),
 				     .u = k3i_array(w, n),
 				     .rstd_mlp = k3i_array(w, n)};
-	for (size_t i = 0; i < n; i++)
-		qkv_fwd(w, block, i);
-	for (size_t i = 0; i < n; i++)
-		attn_fwd(w, block, i);
-	for (size_t i = 0; i < n; i++)
-		out_fwd(w, block, i);
-	for (size_t i = 0; i < n; i++)
-		y[i] = mlp_fwd(w, block, i);
-	v->x = y;
-	k3i_vit_keep(w, y);
+	k3i_vit_up(w, block, qkv_fwd);
+	k3i_vit_up(w, block, attn_fwd);
+	/* whichever tiles saw them */
+	k3i_vit_touch(w, bd->qkv);
+	k3i_vit_up(w, block, out_fwd);
+	v->x = k3i_array(w, n);
+	k3i_vit_up(w, block, mlp_fwd);
+	k3i_vit_keep(w, v->x);
 }
 
 static void
-merge_fwd(struct k3i_walk *w, size_t i)
+merge_fwd(struct k3i_walk *w, int block, size_t i)
 {
 	struct k3_builder *b = w->b;
 	struct k3i_vision *v = w->vision;
@@ -158,10 +144,10 @@ merge_fwd(struct k3i_walk *w, size_t i)
 
 	v->z[i] = k3i_vit_merged_data(w, "vit_z", i, k3i_vit_merged_width(w), false);
 	/* read by nobody but a host that asked for it */
-	v->xf[i] = k3i_data(b, "vit_final", K3_DATA_WORK, K3_F32, -1, (int)i, -1, base.n,
+	v->xf[i] = k3i_data(b, "vit_final", K3_DATA_WORK, K3_F32, -1, (int)i, block, base.n,
 			    v->tiles.nominal_n, base.d);
-	v->rstd_final[i] = k3i_vit_patch_data(w, "vit_rstd_final", i, -1, 1, true);
-	a = k3i_task(b, K3_OP_VIT_MERGE_FWD, -1, (int)i, -1, sizeof(*a));
+	v->rstd_final[i] = k3i_vit_patch_data(w, "vit_rstd_final", i, block, 1, true);
+	a = k3i_task(b, K3_OP_VIT_MERGE_FWD, -1, (int)i, block, sizeof(*a));
 	*a = base;
 	k3i_use(b, v->z[i], K3_W);
 	k3i_use(b, v->xf[i], K3_W);
@@ -173,7 +159,7 @@ merge_fwd(struct k3i_walk *w, size_t i)
 }
 
 static void
-project_fwd(struct k3i_walk *w, size_t i)
+project_fwd(struct k3i_walk *w, int block, size_t i)
 {
 	struct k3_builder *b = w->b;
 	struct k3i_vision *v = w->vision;
@@ -181,11 +167,11 @@ project_fwd(struct k3i_walk *w, size_t i)
 
 	v->features[i] =
 		k3i_data(b, "vit_features", v->tiles.placeholder ? K3_DATA_WORK : K3_DATA_ACT,
-			 K3_F32, -1, (int)i, -1, base.m, v->tiles.nominal_m, base.dt);
+			 K3_F32, -1, (int)i, block, base.m, v->tiles.nominal_m, base.dt);
 	v->u[i] = k3i_vit_merged_data(w, "vit_project_u", i, base.c, true);
 	v->s[i] = k3i_vit_merged_data(w, "vit_project_s", i, base.dt, true);
 	v->rstd[i] = k3i_vit_merged_data(w, "vit_project_rstd", i, 1, true);
-	a = k3i_task(b, K3_OP_VIT_PROJECT_FWD, -1, (int)i, -1, sizeof(*a));
+	a = k3i_task(b, K3_OP_VIT_PROJECT_FWD, -1, (int)i, block, sizeof(*a));
 	*a = base;
 	k3i_use(b, v->features[i], K3_W);
 	k3i_use(b, v->u[i], K3_W);
@@ -214,15 +200,15 @@ k3i_vision_fwd(struct k3i_walk *w)
 	v->s = k3i_array(w, n);
 	v->rstd = k3i_array(w, n);
 	v->features = k3i_array(w, n);
-	k3i_vision_load(w);
+	k3i_vit_up(w, -1, k3i_vision_load);
 	k3i_unit_open(w->b, K3_UNIT_VISION, -1, -1);
-	patch_embed_fwd(w);
+	v->x = k3i_array(w, n);
+	k3i_vit_up(w, -1, patch_embed_fwd);
+	k3i_vit_keep(w, v->x);
 	for (int block = 0; block < (int)v->c->layers; block++)
 		block_fwd(w, block);
-	for (size_t i = 0; i < n; i++)
-		merge_fwd(w, i);
-	for (size_t i = 0; i < n; i++)
-		project_fwd(w, i);
+	k3i_vit_up(w, -1, merge_fwd);
+	k3i_vit_up(w, -1, project_fwd);
 	k3i_vit_keep(w, v->xf);
 	k3i_vit_keep(w, v->features);
 	k3i_unit_close(w->b, K3_UNIT_VISION, -1, -1);

@@ -74,6 +74,16 @@ k3_vision_rows(const struct k3_grid *grid, uint32_t merge_h, uint32_t n_parts, u
 	*rows = (uint32_t)((end - first) * merge_h);
 }
 
+uint64_t
+k3_vision_least_patches(const struct k3_grid *grid, uint32_t merge_h)
+{
+	enum { MOST_TILES_OF_ITEM = 64 };
+	uint32_t rows = grid->h / merge_h,
+		 each = (rows + MOST_TILES_OF_ITEM - 1) / MOST_TILES_OF_ITEM;
+
+	return (uint64_t)each * grid->t * merge_h * grid->w;
+}
+
 int
 k3_vision_plan_init(struct k3_vision_plan *plan, const struct k3_grid *grid, size_t n, uint32_t cp,
 		    uint32_t merge_h, uint64_t min_patches)

@@ -1,14 +1,18 @@
 /* Items to vision tiles.  A tile takes at most vision_patches patches, or one merge row when that alone
- * is more; a large item is cut in equal bands, a small one is never cut.  The trap: sizes of slots must
- * not depend on the images, so every tile is sized as a full one. */
+ * is more; a large item is cut in equal bands, a small one is never cut.  The trap: sizes and number of
+ * slots must not depend on the images, so where their patches are bounded, every tile is sized as a full
+ * one, and tiles that could be there take their positions.
+ *
+ * Tiles of at most P patches in all: a tile is opened when the next part does not fit into the last one,
+ * so two neighbours hold more than vision_patches together, which is S patches or more when S is the next
+ * multiple of a merged token.  So there are at most 2 floor(P / S) tiles, and one more when P leaves room
+ * for a merged token.  Images of one merged token between images that fill a tile reach that number. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "../common/log.h"
 #include "../common/status.h"
 #include "vision_tiles.h"
-
-enum { MOST_TILES_OF_ITEM = 64 };
 
 size_t
 k3i_grid_merged(const struct k3_config *c, const struct k3_grid *g)
@@ -36,22 +40,41 @@ check_grid(const struct k3_config *c, const struct k3_grid *g, size_t item)
 	if (g->h % v->merge_h || g->w % v->merge_w) {
 		k3_error("planner",
 			 "image %zu: grid of %u x %u patches: must be a multiple of the merge "
-			 "kernel "
-			 "%u x %u",
+			 "kernel %u x %u",
 			 item, g->h, g->w, v->merge_h, v->merge_w);
 		return K3_ESHAPE;
 	}
 	return K3_OK;
 }
 
+/* Where slots are bounded, no tile may be larger than they are. */
+static int
+check_tile(const struct k3_plan_options *o, const struct k3_config *c, const struct k3_grid *g,
+	   size_t item)
+{
+	uint64_t least = k3_vision_least_patches(g, c->vision.merge_h);
+
+	if (least <= o->vision_patches)
+		return K3_OK;
+	k3_error("planner",
+		 "image %zu: grid %u x %u x %u needs vision tiles of %llu patches, they have %u "
+		 "(--vision-patches)",
+		 item, g->t, g->h, g->w, (unsigned long long)least, o->vision_patches);
+	return K3_ELIMIT;
+}
+
 /* Grids, and rows of the stream that the features go to: in order, inside the stream. */
 static int
-check_items(struct k3i_vtiles *v, const struct k3_config *c, const struct k3_layout *layout)
+check_items(struct k3i_vtiles *v, const struct k3_builder *b, const struct k3_layout *layout)
 {
+	const struct k3_config *c = b->config;
+	const struct k3_plan_options *o = &b->model->options;
 	size_t end = 0, patches = 0;
 
 	for (size_t i = 0; i < layout->n_items; i++) {
 		int ret = check_grid(c, &layout->grid[i], i);
+		if (ret == K3_OK && o->max_patches)
+			ret = check_tile(o, c, &layout->grid[i], i);
 		if (ret != K3_OK)
 			return ret;
 		size_t row = layout->item_row[i], m = k3i_grid_merged(c, &layout->grid[i]);
@@ -66,9 +89,9 @@ check_items(struct k3i_vtiles *v, const struct k3_config *c, const struct k3_lay
 		patches += k3_grid_patches(&layout->grid[i]);
 		v->n_merged += m;
 	}
-	if (patches > INT32_MAX) {
-		k3_error("planner", "%zu patches in one microbatch: at most %d are possible",
-			 patches, INT32_MAX);
+	if (patches > (o->max_patches ? o->max_patches : INT32_MAX)) {
+		k3_error("planner", "%zu patches in one microbatch: at most %llu are possible",
+			 patches, o->max_patches ? (unsigned long long)o->max_patches : INT32_MAX);
 		return K3_ELIMIT;
 	}
 	return K3_OK;
@@ -78,14 +101,16 @@ check_items(struct k3i_vtiles *v, const struct k3_config *c, const struct k3_lay
 static uint32_t
 bands_of(const struct k3_plan_options *o, const struct k3_config *c, const struct k3_grid *g)
 {
-	uint32_t rows = g->h / c->vision.merge_h;
-	uint64_t patches = k3_grid_patches(g), bands = o->vision_bands;
+	uint32_t rows = g->h / c->vision.merge_h, bands = o->vision_bands;
 
-	if (!bands)
-		bands = (patches + o->vision_patches - 1) / o->vision_patches;
-	if (!o->vision_bands && bands > MOST_TILES_OF_ITEM)
-		bands = MOST_TILES_OF_ITEM;
-	return bands < rows ? (uint32_t)bands : rows;
+	if (!bands) {
+		uint64_t least = k3_vision_least_patches(g, c->vision.merge_h),
+			 most = least > o->vision_patches ? least : o->vision_patches,
+			 row = k3_grid_patches(g) / rows;
+		uint32_t rows_of_band = most / row < rows ? (uint32_t)(most / row) : rows;
+		bands = (rows + rows_of_band - 1) / rows_of_band;
+	}
+	return bands < rows ? bands : rows;
 }
 
 struct cutter {
@@ -200,10 +225,23 @@ find_keys(struct k3i_vtiles *v)
 	}
 }
 
+/* Tiles that any images may have; those of this layout when their patches are not bounded. */
+static size_t
+most_tiles(const struct k3_plan_options *o, const struct k3_config *c, size_t n)
+{
+	uint64_t merge = (uint64_t)c->vision.merge_h * c->vision.merge_w,
+		 two = (o->vision_patches / merge + 1) * merge;
+
+	if (!o->max_patches)
+		return n;
+	return (size_t)(2 * (o->max_patches / two) + (o->max_patches % two >= merge));
+}
+
 int
 k3i_vision_cut(struct k3i_vtiles *v, struct k3_builder *b, const struct k3_layout *layout)
 {
 	const struct k3_config *c = b->config;
+	const struct k3_plan_options *o = &b->model->options;
 	const struct k3_grid stand_in = {1, c->vision.merge_h, c->vision.merge_w};
 	const struct k3_grid *grid = layout->n_items ? layout->grid : &stand_in;
 	size_t n_items = layout->n_items ? layout->n_items : 1, most = 0;
@@ -213,13 +251,13 @@ k3i_vision_cut(struct k3i_vtiles *v, struct k3_builder *b, const struct k3_layou
 
 	memset(v, 0, sizeof(*v));
 	v->placeholder = layout->n_items == 0;
-	v->nominal_n = b->model->options.vision_patches;
-	v->nominal_m = v->nominal_n / (c->vision.merge_h * c->vision.merge_w);
-	v->nominal_parts = v->nominal_m;
+	v->nominal_n = o->vision_patches;
+	v->nominal_m = v->nominal_parts = v->nominal_n / (c->vision.merge_h * c->vision.merge_w);
 	if (!v->placeholder)
-		K3_TRY(check_items(v, c, layout));
+		K3_TRY(check_items(v, b, layout));
 	for (size_t i = 0; i < n_items; i++)
-		most += bands_of(&b->model->options, c, &grid[i]);
+		most += bands_of(o, c, &grid[i]);
+	most = most_tiles(o, c, 0) > most ? most_tiles(o, c, 0) : most;
 	int32_t *parts = k3i_arena_alloc(arena, most * K3_VP_LEN * sizeof(*parts));
 	v->tile = k3i_arena_alloc(arena, most * sizeof(*v->tile));
 	if (!parts || !v->tile)
@@ -227,6 +265,10 @@ k3i_vision_cut(struct k3i_vtiles *v, struct k3_builder *b, const struct k3_layou
 	cut_items(&t, c, grid, n_items, parts);
 	K3_TRY(lay_out(v, arena, parts));
 	find_keys(v);
+	v->n_most = most_tiles(o, c, v->n);
+	K3_ASSERT(v->n <= v->n_most);
+	for (size_t i = v->n; i < v->n_most; i++)
+		v->tile[i] = (struct k3i_vtile){.key0 = i, .n_keys = 1};
 out:
 	return ret;
 }

@@ -14,7 +14,8 @@ struct k3i_vtile {
 
 struct k3i_vtiles {
 	bool placeholder; /* no item: one of a single merged token stands in */
-	size_t n, nominal_n, nominal_m, nominal_parts;
+	size_t n, n_most; /* tiles; those that positions and slots are taken for */
+	size_t nominal_n, nominal_m, nominal_parts;
 	struct k3i_vtile *tile;
 	size_t n_merged;
 };
@@ -23,7 +24,8 @@ struct k3i_vtiles {
  * Checks the items of a layout against model and stream, then cuts them.
  * Items keep their order, so a tile's merged tokens follow each other and the tiles that share an item
  * are neighbours.
- * @return K3_OK, K3_ESHAPE or K3_EINVAL (logged with the item's number and both values), K3_ENOMEM
+ * @return K3_OK, K3_ESHAPE (logged with the item's number and both values), K3_ELIMIT (more patches than
+ * options allow; logged), K3_ENOMEM
  */
 int k3i_vision_cut(struct k3i_vtiles *v, struct k3_builder *b, const struct k3_layout *layout);
 

@@ -145,7 +145,7 @@ bound_with(const struct k3_config *config, const struct k3_plan_options *options
 
 TEST(the_choice_fits_and_one_layer_less_would_not)
 {
-	struct k3_run_shape shape = {1024, 2, true};
+	struct k3_run_shape shape = {.tokens = 1024, .accumulate = 2, .evaluates = true};
 	struct k3_plan_options o;
 	struct k3_config config;
 
@@ -176,7 +176,7 @@ TEST(the_choice_fits_and_one_layer_less_would_not)
 
 TEST(what_cannot_fit_is_refused_with_the_missing_bytes)
 {
-	struct k3_run_shape shape = {256, 1, false};
+	struct k3_run_shape shape = {.tokens = 256, .accumulate = 1};
 	struct k3_plan_options o;
 	struct k3_config config;
 	char missing[64];
