@@ -15,6 +15,12 @@ libk3_la_SOURCES += \
 	common/files.c \
 	common/files.h \
 	common/fs.c \
+	common/image.c \
+	common/image_canvas.c \
+	common/image_jpeg.c \
+	common/image_parts.h \
+	common/image_png.c \
+	common/image_resize.c \
 	common/k3t.c \
 	common/k3t_format.h \
 	common/k3t_import.c \
@@ -45,6 +51,7 @@ nobase_k3include_HEADERS += \
 	common/data.h \
 	common/fs.h \
 	common/grid.h \
+	common/image.h \
 	common/k3t.h \
 	common/k3t_import.h \
 	common/k3t_info.h \
