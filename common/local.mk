@@ -12,6 +12,8 @@ libk3_la_SOURCES += \
 	common/config_source.h \
 	common/config_write.c \
 	common/data.c \
+	common/data_items.c \
+	common/data_items.h \
 	common/files.c \
 	common/files.h \
 	common/fs.c \
