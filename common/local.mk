@@ -26,11 +26,14 @@ libk3_la_SOURCES += \
 	common/k3t.c \
 	common/k3t_format.h \
 	common/k3t_import.c \
+	common/k3t_images.c \
 	common/k3t_info.c \
 	common/k3t_items.c \
 	common/k3t_patches.c \
 	common/k3t_patches.h \
 	common/k3t_recall.c \
+	common/k3t_split.c \
+	common/k3t_split.h \
 	common/k3t_write.c \
 	common/log.c \
 	common/ngram.c \
@@ -55,6 +58,7 @@ nobase_k3include_HEADERS += \
 	common/grid.h \
 	common/image.h \
 	common/k3t.h \
+	common/k3t_images.h \
 	common/k3t_import.h \
 	common/k3t_info.h \
 	common/k3t_recall.h \
