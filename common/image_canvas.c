@@ -1,8 +1,7 @@
 /* From the rows of a file to patches: reduction, chessboard under transparent pixels, order.
  *
- * The trap: colours under alpha are reduced multiplied by it, or what is invisible would bleed
- * into what is seen.  They are divided again before they are laid on the chessboard, each time
- * rounded as Pillow does it for RGBA: products to the nearest, quotients down.
+ * The trap: the squares of the chessboard are 8 pixels of the reduced image, not of the file, and
+ * the filling around it stays 0.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -57,31 +56,6 @@ k3i_canvas_begin(struct k3i_canvas *c, uint32_t width, uint32_t height, uint32_t
 	return K3_OK;
 }
 
-/* (v alpha + under (255 - alpha)) / 255 to the nearest; there are no ties, as 255 is odd. */
-static uint8_t
-blend(uint32_t v, uint32_t alpha, uint32_t under)
-{
-	return (uint8_t)((v * alpha + under * (255 - alpha) + 127) / 255);
-}
-
-static void
-premultiply(uint8_t *row, uint32_t width)
-{
-	for (uint8_t *p = row; p < row + (size_t)width * 4; p += 4)
-		for (int i = 0; i < 3; i++)
-			p[i] = blend(p[i], p[3], 0);
-}
-
-static void
-unpremultiply(uint8_t *row, uint32_t width)
-{
-	for (uint8_t *p = row; p < row + (size_t)width * 4; p += 4)
-		for (int i = 0; i < 3 && p[3] != 0; i++) {
-			uint32_t v = 255u * p[i] / p[3];
-			p[i] = (uint8_t)(v < 255 ? v : 255);
-		}
-}
-
 /* One row into the patches that it crosses. */
 static void
 row_place(struct k3i_canvas *c)
@@ -96,25 +70,16 @@ row_place(struct k3i_canvas *c)
 			      c->y % patch * patch + x % patch;
 		uint32_t under = (x / SQUARE + c->y / SQUARE) % 2 ? DARK : LIGHT;
 		for (uint32_t i = 0; i < 3; i++)
-			to[i * area] = c->channels == 4 ? blend(p[i], p[3], under) : p[i];
+			to[i * area] = c->channels == 4 ? k3i_blend(p[i], p[3], under) : p[i];
 	}
 }
 
 void
 k3i_canvas_row(struct k3i_canvas *c, uint8_t *row)
 {
-	const struct k3_image *image = c->image;
-	bool weighted =
-		c->channels == 4 && (c->width != image->width || c->height != image->height);
-
-	if (weighted)
-		premultiply(row, image->width);
 	k3i_resize_push(&c->resize, row);
-	for (; k3i_resize_pull(&c->resize, c->row); c->y++) {
-		if (weighted)
-			unpremultiply(c->row, c->width);
+	for (; k3i_resize_pull(&c->resize, c->row); c->y++)
 		row_place(c);
-	}
 }
 
 void

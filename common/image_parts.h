@@ -20,20 +20,29 @@ struct k3i_taps {
 
 /* Rows in, rows out. */
 struct k3i_resize {
-	uint32_t channels, in_width, in_height;
+	uint32_t channels, in_width;
+	bool weighted; /* by alpha */
 	struct k3i_taps x, y;
 	uint8_t *ring; /* [y.most][x.n_out channels] rows after the horizontal pass, by number */
 	int32_t *sum;  /* [x.n_out channels] */
 	uint32_t pushed, pulled;
 };
 
-/** Bicubic with antialias; channels 3 or 4. @return K3_OK or K3_ENOMEM */
+/** v over under with the weight alpha, (v alpha + under (255 - alpha)) / 255 to the nearest; there
+ * are no ties, as 255 is odd. */
+static inline uint8_t
+k3i_blend(uint32_t v, uint32_t alpha, uint32_t under)
+{
+	return (uint8_t)((v * alpha + under * (255 - alpha) + 127) / 255);
+}
+
+/** Bicubic with antialias; channels: 3, or 4 with alpha last. @return K3_OK or K3_ENOMEM */
 int k3i_resize_init(struct k3i_resize *r, uint32_t channels, uint32_t in_width, uint32_t in_height,
 		    uint32_t out_width, uint32_t out_height);
 /** All zero is legal. */
 void k3i_resize_fini(struct k3i_resize *r);
-/** Next source row; all output rows that are ready must have been pulled. */
-void k3i_resize_push(struct k3i_resize *r, const uint8_t *row);
+/** Next source row, which is changed; all output rows that are ready must have been pulled. */
+void k3i_resize_push(struct k3i_resize *r, uint8_t *row);
 /** Next output row; false: it needs further source rows, or there is none. */
 bool k3i_resize_pull(struct k3i_resize *r, uint8_t *row);
 

@@ -2,7 +2,9 @@
  *
  * An output sums the inputs under a cubic that is stretched by the reduction factor, with weights
  * rounded to multiples of 2^-22; the horizontal pass comes first and its results are rounded to 8
- * bits.  The trap: all bytes are to equal Pillow's, so the weights must be rounded like there.
+ * bits.  Colours under alpha are summed multiplied by it, or what is invisible would bleed into
+ * what is seen, and divided by the reduced alpha: products are rounded to the nearest, quotients
+ * down.  The trap: all bytes are to equal Pillow's, so the weights must be rounded like there.
  * Products that end in a sum are kept out of fused multiply-adds, which round once where two
  * roundings are expected.
  */
@@ -101,8 +103,8 @@ k3i_resize_init(struct k3i_resize *r, uint32_t channels, uint32_t in_width, uint
 {
 	size_t width = (size_t)out_width * channels;
 
-	*r = (struct k3i_resize){
-		.channels = channels, .in_width = in_width, .in_height = in_height};
+	*r = (struct k3i_resize){.channels = channels, .in_width = in_width};
+	r->weighted = channels == 4 && (in_width != out_width || in_height != out_height);
 	if (taps_init(&r->x, in_width, out_width) != K3_OK ||
 	    taps_init(&r->y, in_height, out_height) != K3_OK)
 		return K3_ENOMEM;
@@ -144,12 +146,32 @@ across(uint8_t *out, const uint8_t *row, const struct k3i_taps *t, uint32_t chan
 	}
 }
 
+static void
+premultiply(uint8_t *row, uint32_t width)
+{
+	for (uint8_t *p = row; p < row + (size_t)width * 4; p += 4)
+		for (int i = 0; i < 3; i++)
+			p[i] = k3i_blend(p[i], p[3], 0);
+}
+
+static void
+unpremultiply(uint8_t *row, uint32_t width)
+{
+	for (uint8_t *p = row; p < row + (size_t)width * 4; p += 4)
+		for (int i = 0; i < 3 && p[3] != 0; i++) {
+			uint32_t v = 255u * p[i] / p[3];
+			p[i] = (uint8_t)(v < 255 ? v : 255);
+		}
+}
+
 void
-k3i_resize_push(struct k3i_resize *r, const uint8_t *row)
+k3i_resize_push(struct k3i_resize *r, uint8_t *row)
 {
 	size_t width = (size_t)r->x.n_out * r->channels;
 	uint8_t *out = r->ring + r->pushed % r->y.most * width;
 
+	if (r->weighted)
+		premultiply(row, r->in_width);
 	if (r->x.n_out == r->in_width)
 		memcpy(out, row, width);
 	else if (r->channels == 3)
@@ -178,6 +200,8 @@ k3i_resize_pull(struct k3i_resize *r, uint8_t *row)
 	}
 	for (size_t i = 0; i < width; i++)
 		row[i] = clip(r->sum[i]);
+	if (r->weighted)
+		unpremultiply(row, r->x.n_out);
 	r->pulled++;
 	return true;
 }

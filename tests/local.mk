@@ -18,6 +18,8 @@ check_PROGRAMS += \
 	tests/test_estimate \
 	tests/test_fs \
 	tests/test_glu \
+	tests/test_image \
+	tests/test_image_bad \
 	tests/test_k3t \
 	tests/test_k3t_items \
 	tests/test_kda_chunk \
@@ -89,6 +91,8 @@ tests_libfixture_la_SOURCES = \
 	tests/golden.h \
 	tests/held.c \
 	tests/held.h \
+	tests/image_case.c \
+	tests/image_case.h \
 	tests/kda_case.c \
 	tests/kda_case.h \
 	tests/kda_suite.c \
