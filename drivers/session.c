@@ -231,7 +231,8 @@ k3_session_eval(struct k3_session *session, const char *data_path, size_t tokens
 	k3_runtime_step(session->runtime, -1, -1);
 	for (;;) {
 		struct k3_host_batch batch = {.ids = rows, .labels = rows + tokens};
-		K3_TRY(k3_data_next(&data, tokens, rows, rows + tokens, rows + 2 * tokens, &valid));
+		K3_TRY(k3_data_next(&data, tokens, rows, rows + tokens, rows + 2 * tokens, &valid,
+				    NULL));
 		if (valid == 0)
 			break; /* the pass is over */
 		K3_TRY(submit_eval(session, &batch, rows + 2 * tokens, tokens, first));

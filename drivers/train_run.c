@@ -45,7 +45,7 @@ read_step(struct k3i_trainer *t, uint64_t step, double *hyper)
 	int ret = K3_OK;
 
 	for (long long m = 0; m < o->accumulate; m++, rows += 3 * n) {
-		K3_TRY(k3_data_next(&t->data, n, rows, rows + n, rows + 2 * n, NULL));
+		K3_TRY(k3_data_next(&t->data, n, rows, rows + n, rows + 2 * n, NULL, NULL));
 		for (size_t i = 0; i < n; i++)
 			valid += rows[n + i] >= 0;
 	}

@@ -75,7 +75,7 @@ expect_next(struct k3_data *d, size_t t, size_t n_valid, const int32_t *ids, con
 
 	for (int i = 0; i < 3 * 64; i++)
 		got[i / 64][i % 64] = UNSET;
-	cr_assert_eq(k3_data_next(d, t, got[0], got[1], got[2], &got_valid), K3_OK);
+	cr_assert_eq(k3_data_next(d, t, got[0], got[1], got[2], &got_valid, NULL), K3_OK);
 	cr_assert_eq(got_valid, n_valid, "n_valid: got %zu, expected %zu", got_valid, n_valid);
 	for (size_t i = 0; i < t; i++) {
 		cr_assert_eq(got[0][i], ids[i], "id %zu: got %d, expected %d", i, got[0][i],
@@ -172,7 +172,7 @@ epoch_order(struct k3_data *d, unsigned int *seen)
 	int32_t ids[30], labels[30], doc_ids[30];
 
 	*seen = 0;
-	cr_assert_eq(k3_data_next(d, 30, ids, labels, doc_ids, NULL), K3_OK);
+	cr_assert_eq(k3_data_next(d, 30, ids, labels, doc_ids, NULL, NULL), K3_OK);
 	for (int i = 1; i < 30; i += 3) {
 		*seen |= 1u << ids[i];
 		order = order * 10 + (uint64_t)ids[i];
@@ -213,11 +213,12 @@ TEST(a_restored_position_gives_the_same_stream)
 	for (int i = 0; i < N; i++) {
 		k3_data_get_pos(&d, &at[i]);
 		cr_assert_eq(k3_data_consumed_tokens(&d), i);
-		cr_assert_eq(k3_data_next(&d, 1, &ids[i], &labels[i], doc_ids, NULL), K3_OK);
+		cr_assert_eq(k3_data_next(&d, 1, &ids[i], &labels[i], doc_ids, NULL, NULL), K3_OK);
 	}
 	for (int i = N - 2; i >= 0; i--) {
 		cr_assert_eq(k3_data_set_pos(&other, &at[i]), K3_OK);
-		cr_assert_eq(k3_data_next(&other, 2, again, again_labels, doc_ids, NULL), K3_OK);
+		cr_assert_eq(k3_data_next(&other, 2, again, again_labels, doc_ids, NULL, NULL),
+			     K3_OK);
 		cr_assert(again[0] == ids[i] && again[1] == ids[i + 1], "position %d", i);
 		cr_assert(again_labels[0] == labels[i] && again_labels[1] == labels[i + 1]);
 	}
@@ -253,8 +254,8 @@ TEST(a_skipped_microbatch_moves_the_position_alone)
 	file_make(true, 2, "abc", "de");
 	struct k3_data d = stream_open(1, false), other = stream_open(1, false);
 	for (int i = 0; i < 9; i++) {
-		cr_assert_eq(k3_data_next(&d, 4, NULL, NULL, NULL, NULL), K3_OK);
-		cr_assert_eq(k3_data_next(&other, 4, ids, labels, doc_ids, NULL), K3_OK);
+		cr_assert_eq(k3_data_next(&d, 4, NULL, NULL, NULL, NULL, NULL), K3_OK);
+		cr_assert_eq(k3_data_next(&other, 4, ids, labels, doc_ids, NULL, NULL), K3_OK);
 		k3_data_get_pos(&d, &one);
 		k3_data_get_pos(&other, &two);
 		cr_assert(one.epoch == two.epoch && one.doc == two.doc && one.offset == two.offset);
@@ -273,7 +274,7 @@ TEST(a_data_set_one_token_short_is_reported_with_both_counts)
 	cr_assert_eq(k3_data_require(&d, "x.k3t", 9), K3_OK);
 	cr_assert_eq(k3_data_require(&d, "x.k3t", 10), K3_ELIMIT);
 	cr_assert_not_null(strstr(scratch_log(), "10 tokens are needed, the data set has 9"));
-	cr_assert_eq(k3_data_next(&d, 0, NULL, NULL, NULL, NULL), K3_EINVAL);
+	cr_assert_eq(k3_data_next(&d, 0, NULL, NULL, NULL, NULL, NULL), K3_EINVAL);
 	k3_data_close(&d);
 	cr_assert_eq(k3_data_open(&d, scratch_path("absent.k3t"), 0, true), K3_EIO);
 	k3_data_close(&d);
