@@ -25,8 +25,8 @@ libk3_la_SOURCES += \
 	common/image_resize.c \
 	common/k3t.c \
 	common/k3t_format.h \
-	common/k3t_import.c \
 	common/k3t_images.c \
+	common/k3t_import.c \
 	common/k3t_info.c \
 	common/k3t_items.c \
 	common/k3t_patches.c \
