@@ -136,17 +136,23 @@ out:
 
 /* One microbatch of an evaluation; its buffers must live until the drain. */
 static int
-submit_eval(struct k3_session *s, const struct k3_host_batch *batch, const int32_t *docs,
+submit_eval(struct k3_session *s, const int32_t *rows, const struct k3_data_items *items,
 	    size_t tokens, bool first)
 {
 	static const double hyper[K3_HYPER_LEN]; /* no gradient: nothing of it is used */
-	struct k3_layout layout = {.n_tokens = tokens, .doc_ids = docs};
+	struct k3_layout layout = {.n_tokens = tokens,
+				   .doc_ids = rows + 2 * tokens,
+				   .n_items = items->n,
+				   .grid = items->grid,
+				   .item_row = items->row};
+	struct k3_host_batch batch = {
+		.ids = rows, .labels = rows + tokens, .item_bytes = items->bytes};
 	struct k3_microbatch what = {.first = first};
 	const struct k3_plan *plan;
 	int ret;
 
 	K3_TRY(k3_plan_cache_get(s->cache, &layout, &what, s->clock, &plan));
-	K3_TRY(k3_submit_plan(s->store, plan, batch, first ? hyper : NULL));
+	K3_TRY(k3_submit_plan(s->store, plan, &batch, first ? hyper : NULL));
 out:
 	return ret;
 }
@@ -219,6 +225,7 @@ k3_session_eval(struct k3_session *session, const char *data_path, size_t tokens
 {
 	int32_t *rows = malloc(3 * tokens * sizeof(*rows));
 	double acc[K3_LOSS_LEN] = {0};
+	struct k3_data_items items = {0};
 	struct k3_data data = {0};
 	bool first = true;
 	size_t valid;
@@ -227,15 +234,19 @@ k3_session_eval(struct k3_session *session, const char *data_path, size_t tokens
 	memset(result, 0, sizeof(*result));
 	K3_TRY(ret);
 	K3_TRY(open_data(&data, session, data_path));
+	if (data.file.n_items > 0) {
+		K3_TRY(k3_data_items_init(&items, tokens));
+		k3_data_set_max_patches(&data, session->model->options.max_patches);
+		K3_TRY(k3_data_require_items(&data, data_path, tokens));
+	}
 	session->clock += 4; /* plans of training are old by now */
 	k3_runtime_step(session->runtime, -1, -1);
 	for (;;) {
-		struct k3_host_batch batch = {.ids = rows, .labels = rows + tokens};
 		K3_TRY(k3_data_next(&data, tokens, rows, rows + tokens, rows + 2 * tokens, &valid,
-				    NULL));
+				    data.file.n_items ? &items : NULL));
 		if (valid == 0)
 			break; /* the pass is over */
-		K3_TRY(submit_eval(session, &batch, rows + 2 * tokens, tokens, first));
+		K3_TRY(submit_eval(session, rows, &items, tokens, first));
 		k3_runtime_drain(session->runtime); /* the rows are filled anew */
 		session->clock += 4;
 		first = false;
@@ -246,6 +257,7 @@ k3_session_eval(struct k3_session *session, const char *data_path, size_t tokens
 		(struct k3_eval_result){acc[K3_LOSS_SUM], acc[K3_LOSS_VALID], acc[K3_LOSS_CORRECT]};
 out:
 	k3_runtime_drain(session->runtime);
+	k3_data_items_fini(&items);
 	k3_data_close(&data);
 	free(rows);
 	return ret;

@@ -25,6 +25,66 @@ rule_of(const char *name)
 					   : K3_BALANCE_QUANTILE;
 }
 
+/* Is the tower trained, and on how many patches at most? */
+static int
+choose_vision(struct k3i_trainer *t)
+{
+	const struct k3_train_options *o = t->options;
+	const struct k3_k3t *file = &t->data.file;
+	struct k3_vision_config *v = &t->config.vision;
+	bool on = strcmp(o->vision, "on") == 0;
+	int ret = K3_OK;
+
+	if (strcmp(o->vision, "auto") == 0)
+		on = file->n_items > 0;
+	if (on && !v->present) {
+		k3_error("drivers", "model %s has no vision tower%s", t->config.name,
+			 file->n_items > 0 ? ", and the data have images" : "");
+		K3_TRY(K3_EINVAL);
+	}
+	if (!on && file->n_items > 0) {
+		k3_error("drivers", "--vision off: %s has %llu images", o->data,
+			 (unsigned long long)file->n_items);
+		K3_TRY(K3_EINVAL);
+	}
+	if (!on && v->present)
+		k3_info("drivers",
+			"no images: the vision tower is left out (--vision on keeps it)");
+	v->present = on;
+	if (!on)
+		return K3_OK;
+	t->max_patches = (uint64_t)o->max_patches;
+	if (!t->max_patches)
+		t->max_patches = (uint64_t)v->merge_h * v->merge_w * (uint64_t)o->tokens;
+	for (uint64_t i = 0; !o->max_patches && i < file->n_items; i++) {
+		uint64_t patches = k3_grid_patches(&file->items[i].grid);
+		t->max_patches = patches > t->max_patches ? patches : t->max_patches;
+	}
+	k3_data_set_max_patches(&t->data, t->max_patches);
+	K3_TRY(k3_data_require_items(&t->data, o->data, (size_t)o->tokens));
+out:
+	return ret;
+}
+
+/* Buffers of the steps in flight. */
+static int
+make_rows(struct k3i_trainer *t)
+{
+	const struct k3_train_options *o = t->options;
+	size_t n = (size_t)o->tokens, m = (size_t)o->accumulate;
+
+	for (int i = 0; i < 2; i++) {
+		t->rows[i] = malloc(3 * n * m * sizeof(int32_t));
+		t->items[i] = calloc(m, sizeof(*t->items[i]));
+		if (!t->rows[i] || !t->items[i])
+			return K3_ENOMEM;
+		for (size_t k = 0; k < m && t->data.file.n_items > 0; k++)
+			if (k3_data_items_init(&t->items[i][k], n) != K3_OK)
+				return K3_ENOMEM;
+	}
+	return K3_OK;
+}
+
 /* Model from preset or file, with the special ids of the data. */
 static int
 make_config(struct k3i_trainer *t)
@@ -54,7 +114,7 @@ make_config(struct k3i_trainer *t)
 		c->pad = t->data.file.ids.pad;
 	if (t->data.file.ids.placeholder != none)
 		c->placeholder = t->data.file.ids.placeholder;
-	c->vision.present = false; /* this version trains text */
+	K3_TRY(choose_vision(t));
 	K3_TRY(k3_config_check(c));
 out:
 	return ret;
@@ -84,10 +144,14 @@ out:
 }
 
 static struct k3_run_shape
-run_shape(const struct k3_train_options *o)
+run_shape(const struct k3i_trainer *t)
 {
-	return (struct k3_run_shape){(size_t)o->tokens, (uint32_t)o->accumulate,
-				     o->eval_data != NULL};
+	const struct k3_train_options *o = t->options;
+
+	return (struct k3_run_shape){.tokens = (size_t)o->tokens,
+				     .accumulate = (uint32_t)o->accumulate,
+				     .evaluates = o->eval_data != NULL,
+				     .max_patches = t->max_patches};
 }
 
 /* Activation policies: what was asked for, or what the limit of memory needs. */
@@ -95,7 +159,7 @@ static int
 choose_activations(struct k3i_trainer *t, struct k3_plan_options *plan)
 {
 	const struct k3_train_options *o = t->options;
-	struct k3_run_shape shape = run_shape(o);
+	struct k3_run_shape shape = run_shape(t);
 	char *text;
 	int ret = K3_OK;
 
@@ -112,13 +176,13 @@ out:
 	return ret;
 }
 
-/* Slots do not depend on the documents, so one layout tells the bound of the run. */
+/* Slots depend neither on the documents nor on the images, so one layout tells the bound of the run. */
 static int
 check_memory(struct k3i_trainer *t)
 {
 	const struct k3_train_options *o = t->options;
 	const struct k3_model *model = t->session.model;
-	struct k3_run_shape shape = run_shape(o);
+	struct k3_run_shape shape = run_shape(t);
 	struct k3_memory memory;
 	int ret;
 
@@ -187,6 +251,9 @@ plan_options(struct k3i_trainer *t, struct k3_plan_options *plan)
 	int ret;
 
 	k3_plan_options_init(plan);
+	plan->vision = t->config.vision.present;
+	plan->vision_patches = (uint32_t)o->vision_patches;
+	plan->max_patches = t->max_patches;
 	plan->balance = rule_of(o->balance);
 	plan->weight_decay = o->weight_decay;
 	plan->clip_norm = o->clip;
@@ -219,18 +286,13 @@ k3i_train_open(struct k3i_trainer *t, const char *folder)
 {
 	const struct k3_train_options *o = t->options;
 	struct k3_plan_options plan;
-	size_t rows = 3 * (size_t)o->tokens * (size_t)o->accumulate;
 	int ret;
 
 	K3_TRY(open_data(t));
 	K3_TRY(make_config(t));
 	K3_TRY(check_save(o, folder));
 	K3_TRY(plan_options(t, &plan));
-	for (int i = 0; i < 2; i++) {
-		t->rows[i] = malloc(rows * sizeof(int32_t));
-		if (!t->rows[i])
-			K3_TRY(K3_ENOMEM);
-	}
+	K3_TRY(make_rows(t));
 	K3_TRY(k3_session_open(
 		&t->session, &t->config, &plan,
 		&(struct k3_runtime_options){.window = (uint32_t)o->window,

@@ -45,7 +45,8 @@ read_step(struct k3i_trainer *t, uint64_t step, double *hyper)
 	int ret = K3_OK;
 
 	for (long long m = 0; m < o->accumulate; m++, rows += 3 * n) {
-		K3_TRY(k3_data_next(&t->data, n, rows, rows + n, rows + 2 * n, NULL, NULL));
+		K3_TRY(k3_data_next(&t->data, n, rows, rows + n, rows + 2 * n, NULL,
+				    t->data.file.n_items ? &t->items[step & 1][m] : NULL));
 		for (size_t i = 0; i < n; i++)
 			valid += rows[n + i] >= 0;
 	}
@@ -79,9 +80,15 @@ submit_step(struct k3i_trainer *t, uint64_t step)
 	t->session.clock++;
 	for (long long m = 0; m < o->accumulate; m++) {
 		const int32_t *rows = t->rows[step & 1] + 3 * n * (size_t)m;
-		struct k3_layout layout = {.n_tokens = n, .doc_ids = rows + 2 * n};
+		const struct k3_data_items *items = &t->items[step & 1][m];
+		struct k3_layout layout = {.n_tokens = n,
+					   .doc_ids = rows + 2 * n,
+					   .n_items = items->n,
+					   .grid = items->grid,
+					   .item_row = items->row};
 		struct k3_microbatch what = {.backward = true, .first = m == 0, .count = true};
-		struct k3_host_batch batch = {.ids = rows, .labels = rows + n};
+		struct k3_host_batch batch = {
+			.ids = rows, .labels = rows + n, .item_bytes = items->bytes};
 		k3_runtime_step(t->session.runtime, (int32_t)step + 1, (int32_t)m);
 		K3_TRY(k3_plan_cache_get(t->session.cache, &layout, &what, t->session.clock,
 					 &plan));
@@ -317,7 +324,11 @@ out:
 	k3_data_close(&t.data);
 	if (t.eval_log)
 		fclose(t.eval_log);
-	free(t.rows[0]);
-	free(t.rows[1]);
+	for (int i = 0; i < 2; i++) {
+		for (long long m = 0; t.items[i] && m < options->accumulate; m++)
+			k3_data_items_fini(&t.items[i][m]);
+		free(t.items[i]);
+		free(t.rows[i]);
+	}
 	return ret == K3_OK ? 0 : status;
 }

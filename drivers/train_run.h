@@ -13,7 +13,9 @@ struct k3i_trainer {
 	struct k3_session session;
 	struct k3_config config;
 	struct k3_data data;
-	int32_t *rows[2]; /* by parity: accumulate x (ids | labels | documents) */
+	uint64_t max_patches;		/* of a microbatch; 0: text alone */
+	struct k3_data_items *items[2]; /* by parity: accumulate; nothing in them for text */
+	int32_t *rows[2];		/* by parity: accumulate x (ids | labels | documents) */
 	struct {
 		double lr, tokens;	   /* of the step in flight, by parity */
 		struct k3_run_state after; /* run state once it is done */
