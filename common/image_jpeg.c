@@ -4,7 +4,6 @@
  * freed lives in the reader.  A file that ends early or is damaged gives only warnings and a
  * picture that is gray from there on: they end the reading, except those about header fields.
  */
-#include <inttypes.h>
 #include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
