@@ -238,6 +238,12 @@ TEST(no_microbatch_needs_more_slots_of_a_class_than_the_bound)
 	}
 	o.tile_tokens = 64;
 	expect_bound("cp=1", &o, 30);
+	/* without room for running ahead a lifetime that depends on the images shows */
+	o.run_ahead = 1;
+	o.vision_patches = 16;
+	o.max_patches = 300;
+	expect_bound("cp=1", &o, 60);
+	o.tile_tokens = 0;
 	o.run_ahead = 200;
 	o.vision_patches = 16;
 	o.max_patches = 200;
@@ -280,4 +286,43 @@ TEST(the_worst_images_reach_the_number_of_tiles_that_is_planned_for)
 		vision_case_fini(&v);
 		k3_model_destroy(model);
 	}
+}
+
+/* Images in seven and five tiles have 74 pairs of attention a block backward, where none has a pair for
+ * each of 19 tiles; nothing else may move the lives of data. */
+TEST(images_move_lifetimes_by_their_pairs_of_attention_alone)
+{
+	struct k3_plan_options o = vision_case_options();
+	const uint32_t more = 49 + 25 + 7 - 19;
+	size_t compared = 0;
+
+	o.vision_patches = 16;
+	o.max_patches = 192;
+	struct k3_model *model = vision_case_model("cp=1", 0, &o);
+	struct k3_plan *none = vision_case_plan(model, 100, "", first),
+		       *image = vision_case_plan(model, 100, "1x14x8@7 1x10x8@40", first);
+	cr_assert_eq(image->n_pos - none->n_pos, 2 * more);
+	for (size_t i = model->n_persist; i < image->n_data; i++) {
+		const struct k3_datum *d = &image->data[i];
+		char label[96];
+		int32_t k = k3_plan_find(none, d->what, d->layer, d->tile, d->index);
+		/* names that are there once */
+		if (!strstr(d->what, "vit_") && strcmp(d->what, "map") != 0 &&
+		    strcmp(d->what, "dembeddings") != 0)
+			continue;
+		cr_assert_geq(k, 0, "%s", k3_datum_label(d, label, sizeof(label)));
+		uint32_t begin = d->first_pos - none->data[k].first_pos,
+			 end = d->last_pos - none->data[k].last_pos;
+		cr_expect((begin == 0 || begin == more || begin == 2 * more) &&
+				  (end == 0 || end == more || end == 2 * more),
+			  "%s: begins %d, ends %d positions later",
+			  k3_datum_label(d, label, sizeof(label)), (int)begin, (int)end);
+		cr_expect_eq(d->slot_bytes, none->data[k].slot_bytes);
+		compared++;
+	}
+	/* nineteen tiles of some twenty data a block */
+	cr_expect_gt(compared, 700);
+	k3_plan_destroy(none);
+	k3_plan_destroy(image);
+	k3_model_destroy(model);
 }
