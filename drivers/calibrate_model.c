@@ -53,9 +53,55 @@ out:
 	return ret;
 }
 
+/* Two items that half of the rows and four of them take: an image of up to 1,024 patches, and a small
+ * one, with two frames where the tower knows them. */
+struct items {
+	struct k3_grid grid[2];
+	uint32_t row[2];
+	size_t n;
+	float *pixels;
+	const float *pointer[2];
+};
+
+static void
+size_items(struct items *x, const struct k3_config *c, size_t tokens)
+{
+	enum { MOST_MERGED = 256, SMALL_MERGED = 4 };
+	uint32_t merged = tokens / 2 < MOST_MERGED ? (uint32_t)tokens / 2 : MOST_MERGED, h = 1;
+
+	while ((h + 1) * (h + 1) <= merged)
+		h++;
+	uint32_t w = merged > h ? merged / h : 1;
+	*x = (struct items){.n = 1};
+	x->grid[0] = (struct k3_grid){1, h * c->vision.merge_h, w * c->vision.merge_w};
+	x->row[1] = h * w;
+	if (h * w + SMALL_MERGED <= tokens) {
+		x->grid[1] = (struct k3_grid){c->vision.max_frames > 1 ? 2 : 1,
+					      2 * c->vision.merge_h, 2 * c->vision.merge_w};
+		x->n = 2;
+	}
+}
+
+static int
+fill_items(struct items *x, const struct k3_config *c)
+{
+	size_t width = 3 * (size_t)c->vision.patch * c->vision.patch,
+	       first = k3_grid_patches(&x->grid[0]) * width,
+	       n = first + (x->n > 1 ? k3_grid_patches(&x->grid[1]) * width : 0);
+
+	x->pixels = malloc(n * sizeof(*x->pixels));
+	if (!x->pixels)
+		return K3_ENOMEM;
+	for (size_t i = 0; i < n; i++)
+		x->pixels[i] = (float)(i % 255) / 127 - 1;
+	x->pointer[0] = x->pixels;
+	x->pointer[1] = x->pixels + first;
+	return K3_OK;
+}
+
 static int
 measure_microbatch(struct k3_serial *serial, const struct k3_model *model, size_t tokens,
-		   uint32_t repeat, struct k3_op_samples *samples)
+		   bool images, uint32_t repeat, struct k3_op_samples *samples)
 {
 	int32_t *rows = malloc(3 * tokens * sizeof(*rows));
 	struct k3_host_batch batch = {.ids = rows, .labels = rows + tokens};
@@ -64,6 +110,7 @@ measure_microbatch(struct k3_serial *serial, const struct k3_model *model, size_
 	double hyper[K3_HYPER_LEN] = {0};
 	uint64_t key = k3_rng_key("calibrate", 0);
 	struct k3_plan *plan = NULL;
+	struct items items = {0};
 	int ret = rows ? K3_OK : K3_ENOMEM;
 
 	K3_TRY(ret);
@@ -73,6 +120,14 @@ measure_microbatch(struct k3_serial *serial, const struct k3_model *model, size_
 		rows[tokens + i] = (int32_t)(v * model->config.vocab);
 		rows[2 * tokens + i] = 1;
 	}
+	if (images) {
+		size_items(&items, &model->config, tokens);
+		K3_TRY(fill_items(&items, &model->config));
+		layout.n_items = items.n;
+		layout.grid = items.grid;
+		layout.item_row = items.row;
+		batch.item_pixels = items.pointer;
+	}
 	hyper[K3_HYPER_VALID] = (double)tokens;
 	hyper[K3_HYPER_INV_N] = 1 / (double)tokens;
 	hyper[K3_HYPER_LR] = 1e-4;
@@ -81,6 +136,7 @@ measure_microbatch(struct k3_serial *serial, const struct k3_model *model, size_
 	K3_TRY(measure(serial, plan, &batch, hyper, repeat, samples));
 out:
 	k3_plan_destroy(plan);
+	free(items.pixels);
 	free(rows);
 	return ret;
 }
@@ -99,7 +155,10 @@ measure_tile(const struct k3_config *config, const struct k3_plan_options *optio
 	K3_TRY(k3_serial_create(&serial, model));
 	K3_TRY(k3_plan_init(&plan, model, 0, false));
 	K3_TRY(measure(serial, plan, NULL, NULL, 0, samples));
-	K3_TRY(measure_microbatch(serial, model, tokens, repeat, samples));
+	K3_TRY(measure_microbatch(serial, model, tokens, true, repeat, samples));
+	/* what a microbatch without images gives the tower */
+	if (options->tile_tokens)
+		K3_TRY(measure_microbatch(serial, model, 1, false, repeat, samples));
 	k3_plan_destroy(plan);
 	K3_TRY(k3_plan_optimizer(&plan, model, 0));
 	K3_TRY(measure(serial, plan, NULL, NULL, 1, samples));
@@ -110,31 +169,54 @@ out:
 	return ret;
 }
 
+/* Every operation needs a tower; the smallest stands in where there is none. */
+static int
+make_config(struct k3_config *config, const char *preset)
+{
+	struct k3_config small;
+	int ret;
+
+	K3_TRY(k3_config_preset(config, preset));
+	K3_TRY(k3_config_preset(&small, "small"));
+	if (!config->vision.present)
+		config->vision = small.vision;
+	/* more experts or tokens of the vocabulary would add memory, not
+	 * information */
+	if (config->experts > EXPERTS)
+		config->experts = EXPERTS;
+	if (config->top_k > config->experts)
+		config->top_k = config->experts;
+	if (config->layers > LAYERS)
+		K3_TRY(k3_config_set_layers(config, LAYERS));
+	if (config->vision.layers > LAYERS)
+		config->vision.layers = LAYERS;
+	if (config->vocab > VOCABULARY)
+		K3_TRY(k3_config_set_vocab(config, VOCABULARY));
+out:
+	return ret;
+}
+
 int
 k3i_measure_model(struct k3_op_samples *samples, const char *preset, const uint32_t *tokens,
 		  size_t n_tokens, uint32_t repeat)
 {
 	struct k3_plan_options options;
 	struct k3_config config;
+	struct items items;
 	int ret;
 
-	K3_TRY(k3_config_preset(&config, preset));
-	config.vision.present = false;
-	/* more experts or tokens of the vocabulary would add memory, not information */
-	if (config.experts > EXPERTS)
-		config.experts = EXPERTS;
-	if (config.top_k > config.experts)
-		config.top_k = config.experts;
-	if (config.layers > LAYERS)
-		K3_TRY(k3_config_set_layers(&config, LAYERS));
-	if (config.vocab > VOCABULARY)
-		K3_TRY(k3_config_set_vocab(&config, VOCABULARY));
+	K3_TRY(make_config(&config, preset));
 	k3_plan_options_init(&options);
 	options.fingerprint = true; /* hashes are measured too */
-	for (size_t i = 0; i < n_tokens; i++)
+	options.vision = true;
+	for (size_t i = 0; i < n_tokens; i++) {
+		size_items(&items, &config, tokens[i]);
+		options.vision_patches = (uint32_t)k3_grid_patches(&items.grid[0]);
 		K3_TRY(measure_tile(&config, &options, tokens[i], repeat, samples));
+	}
 	/* several tiles: states and attention that cross their borders; what is computed again */
 	options.tile_tokens = TILE;
+	options.vision_patches = TILE;
 	for (uint32_t l = 0; l < config.layers; l++)
 		options.activations[l] = K3_RECOMPUTE;
 	K3_TRY(measure_tile(&config, &options, tokens[n_tokens - 1], repeat, samples));

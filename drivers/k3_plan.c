@@ -14,6 +14,7 @@
 #include "../planner/mesh.h"
 #include "../planner/plan_check.h"
 #include "../planner/vision_split.h"
+#include "images.h"
 #include "plan_tool.h"
 #include "session.h"
 
@@ -24,6 +25,7 @@ struct arguments {
 		*vision_table;
 	long long layers, vocab, tokens, accumulate;
 	struct k3_cut cut;
+	struct k3_images images;
 	double memory_gib;
 	bool tsv, critical_path;
 	struct k3_mesh mesh;
@@ -44,11 +46,12 @@ parse(int argc, char **argv, struct arguments *a)
 		{"vocab", "V", K3_OPT_INT, &a->vocab, 5, INT32_MAX, "another vocabulary", false},
 		{"tokens", "T", K3_OPT_INT, &a->tokens, 1, INT32_MAX,
 		 "tokens of a microbatch of one data-parallel rank (the sum of --documents, or "
-		 "256)",
+		 "256, or what --images take)",
 		 false},
 		{"documents", "A,B,...", K3_OPT_STRING, &a->documents, 0, 0,
 		 "their lengths; what is left of T is padding (one document)", false},
 		K3_CUT_OPTIONS(&a->cut),
+		K3_IMAGES_OPTIONS(&a->images),
 		{"accumulate", "M", K3_OPT_INT, &a->accumulate, 1, 1e6,
 		 "microbatches of a step (1)", false},
 		{"mesh", "KEY=N,...", K3_OPT_STRING, &a->mesh_text, 0, 0,
@@ -134,7 +137,7 @@ count_tokens(struct arguments *a)
 		}
 	}
 	if (!a->tokens)
-		a->tokens = sum ? sum : 256;
+		a->tokens = sum ? sum : a->images.tokens > 256 ? a->images.tokens : 256;
 	if (sum > a->tokens || a->tokens > INT32_MAX) {
 		k3_error("drivers",
 			 "--documents: %lld tokens together; allowed are --tokens (%lld), %d at "
@@ -211,7 +214,8 @@ static int
 choose_activations(struct arguments *a, const struct k3_config *config, bool *refused)
 {
 	struct k3_run_shape shape = {.tokens = (size_t)a->tokens,
-				     .accumulate = (uint32_t)a->accumulate};
+				     .accumulate = (uint32_t)a->accumulate,
+				     .max_patches = a->options.max_patches};
 	int ret;
 
 	if (a->activations)
@@ -263,6 +267,7 @@ run(struct arguments *a, const struct k3_config *config)
 
 	k3_plan_options_init(&a->options);
 	a->options.mesh = a->mesh;
+	k3_images_apply(&a->images, &a->options);
 	ret = k3_session_cut(&a->options, &a->machine, &a->cut, config, (size_t)a->tokens);
 	if (ret != K3_OK)
 		return EXIT_USAGE;
@@ -275,6 +280,7 @@ run(struct arguments *a, const struct k3_config *config)
 			.options = &a->options,
 			.n_tokens = (size_t)a->tokens,
 			.doc_ids = doc_ids,
+			.images = &a->images,
 			.accumulate = (uint64_t)a->accumulate,
 			.dot = a->dot,
 			.json = a->json,
@@ -290,6 +296,7 @@ run(struct arguments *a, const struct k3_config *config)
 		k3_error("drivers", "%s", k3_status_text(ret));
 	k3_plan_result_fini(&res);
 	free(doc_ids);
+	k3_images_fini(&a->images);
 	return status;
 }
 
@@ -324,8 +331,8 @@ main(int argc, char **argv)
 	if (k3_config_load(&config, a.model) != K3_OK ||
 	    (a.layers && k3_config_set_layers(&config, a.layers) != K3_OK) ||
 	    (a.vocab && k3_config_set_vocab(&config, a.vocab) != K3_OK) ||
-	    k3_config_check(&config) != K3_OK || count_tokens(&a) != 0 ||
-	    read_dot_layers(&a, &config) != 0)
+	    k3_config_check(&config) != K3_OK || k3_images_read(&a.images, &config) != K3_OK ||
+	    count_tokens(&a) != 0 || read_dot_layers(&a, &config) != 0)
 		return EXIT_USAGE;
 	return run(&a, &config);
 }

@@ -17,6 +17,8 @@ drivers_libdrivers_la_SOURCES = \
 	drivers/data_tool.h \
 	drivers/eval.c \
 	drivers/eval.h \
+	drivers/images.c \
+	drivers/images.h \
 	drivers/plan_tool.c \
 	drivers/plan_tool.h \
 	drivers/serial.c \

@@ -175,13 +175,15 @@ k3_plan_all(const struct k3_plan_request *request, const struct k3_config *confi
 	uint32_t ranks = k3_mesh_ranks(&request->options->mesh), cp = request->options->mesh.cp;
 	struct job job = {.rq = request,
 			  .config = config,
-			  .layout = {request->n_tokens, request->doc_ids},
+			  .layout = {.n_tokens = request->n_tokens, .doc_ids = request->doc_ids},
 			  .result = result};
 	uint64_t n_tasks = 0;
 	bool partial = false;
 	int ret = K3_OK;
 
 	memset(result, 0, sizeof(*result));
+	if (request->images)
+		k3_images_place(request->images, &job.layout);
 	job.order = k3_order_create(ranks, false);
 	if (!job.order)
 		return K3_ENOMEM;

@@ -2,11 +2,13 @@
 #ifndef K3_DRIVERS_PLAN_TOOL_H
 #define K3_DRIVERS_PLAN_TOOL_H
 #include "../planner/plan_print.h"
+#include "images.h"
 
 struct k3_plan_request {
 	const struct k3_plan_options *options; /* of every rank, but for mesh.rank */
 	size_t n_tokens;		       /* of a microbatch of one data-parallel rank */
 	const int32_t *doc_ids;
+	const struct k3_images *images; /* NULL: none */
 	uint64_t accumulate;
 	const char *dot, *json; /* files to write; NULL: none */
 	const struct k3_dot_layers *dot_layers;

@@ -118,6 +118,7 @@ run_task(struct k3_serial *s, const struct k3_plan *plan, const struct k3_task *
 	struct starpu_vector_interface vector[t->n_access + 1];
 	void *buffers[t->n_access + 1], *arg = (void *)(uintptr_t)t->args;
 	struct k3_batch_load_call load = {.args = t->args};
+	struct k3_vit_load_call patches = {.args = t->args};
 	struct k3_step_load_call step;
 
 	if (!cl)
@@ -133,6 +134,9 @@ run_task(struct k3_serial *s, const struct k3_plan *plan, const struct k3_task *
 	if (t->op == K3_OP_BATCH_LOAD) {
 		load.batch = *batch;
 		arg = &load;
+	} else if (t->op == K3_OP_VIT_LOAD) {
+		patches.batch = *batch;
+		arg = &patches;
 	} else if (t->op == K3_OP_STEP_LOAD) {
 		memcpy(step.hyper, hyper, sizeof(step.hyper));
 		arg = &step;

@@ -64,12 +64,16 @@ kind_of(enum k3_op op)
 		return RATE_CHUNK;
 	case K3_OP_MLA_ATTN_FWD:
 	case K3_OP_MLA_ATTN_BWD:
+	case K3_OP_VIT_ATTN_FWD:
+	case K3_OP_VIT_ATTN_BWD:
 		return RATE_ATTENTION;
 	case K3_OP_MIX_NORM_FWD:
 	case K3_OP_MIX_NORM_BWD:
 		return RATE_MIX;
 	case K3_OP_KDA_CONV_FWD:
 	case K3_OP_KDA_CONV_BWD:
+	case K3_OP_VIT_MERGE_FWD:
+	case K3_OP_VIT_MERGE_BWD:
 	case K3_OP_MOE_ROUTE_FWD:
 		return RATE_CONV;
 	case K3_OP_GRAD_NORM:
@@ -86,6 +90,10 @@ kind_of(enum k3_op op)
 	case K3_OP_ROUTER_BIAS_UPDATE:
 	case K3_OP_BATCH_LOAD:
 	case K3_OP_STEP_LOAD:
+	case K3_OP_VIT_LOAD:
+	case K3_OP_VISION_SCATTER_FWD:
+	case K3_OP_VISION_SCATTER_BWD:
+	case K3_OP_ZERO_GRADS:
 		return RATE_COPY;
 	default:
 		return k3_op_is_comm(op) ? RATE_COPY : RATE_PRODUCT;

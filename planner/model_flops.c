@@ -22,6 +22,20 @@ active_elems(const struct k3_params *params)
 	return sum;
 }
 
+/* Forward and backward over one item. */
+static double
+item_flops(const struct k3_config *config, const struct k3_grid *g)
+{
+	const struct k3_vision_config *v = &config->vision;
+	double n = (double)k3_grid_patches(g), d = v->width, dq = v->qkv_width,
+	       merge = (double)v->merge_h * v->merge_w, c = merge * d,
+	       m = (double)g->h * g->w / merge, pixels = 3.0 * v->patch * v->patch;
+
+	return 4 * n * d * pixels +
+	       v->layers * (6 * n * (4 * d * dq + 2 * d * v->ffn) + 12 * n * n * dq) +
+	       6 * m * c * (c + config->width);
+}
+
 void
 k3_model_flops(struct k3_model_flops *flops, const struct k3_model *model,
 	       const struct k3_layout *layout)
@@ -47,4 +61,6 @@ k3_model_flops(struct k3_model_flops *flops, const struct k3_model *model,
 			flops->attention += 3 * per_pair * pairs;
 		else
 			flops->kda += 3 * per_token * tokens;
+	for (size_t i = 0; i < layout->n_items; i++)
+		flops->vision += item_flops(c, &layout->grid[i]);
 }

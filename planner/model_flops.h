@@ -7,6 +7,7 @@ struct k3_model_flops {
 	double weights;	  /* products with parameter matrices */
 	double attention; /* products of queries, keys and values */
 	double kda;	  /* chunk products of Kimi Delta Attention, chunks of 64 */
+	double vision;	  /* products of the tower and the projector, attention included */
 };
 
 /**
@@ -22,6 +23,12 @@ struct k3_model_flops {
  * document, key not after query.  A backward pass has twice the products of the forward pass
  * (model.md 3.4 and 3.6 for KDA); what is computed again to save memory is not counted, nor is
  * anything elementwise.
+ *
+ *   vision    = sum over items of n patches and m merged tokens:
+ *               4 n d 3 P^2 + Lv (6 n (4 d dq + 2 d f) + 12 n^2 dq) + 6 m c (c + D)
+ *
+ * with c = merge_h merge_w d; the pixels need no gradient.  0 without images: the placeholder is no
+ * part of the model.
  */
 void k3_model_flops(struct k3_model_flops *flops, const struct k3_model *model,
 		    const struct k3_layout *layout);

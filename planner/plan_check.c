@@ -106,12 +106,16 @@ check_access(struct walk *w, uint32_t task, const struct k3_access *a)
 	return K3_OK;
 }
 
-/* What every rank receives, needed or not: collectives do not depend on documents, nor do the masks
- * of other ranks' rows. */
+/* What every rank receives, needed or not: collectives do not depend on documents and images, nor do
+ * the masks of other ranks' rows.  The tower is gathered whole for its backward pass. */
 static bool
-may_be_unread(const struct k3_task *t)
+may_be_unread(const struct walk *w, const struct k3_task *t, const struct k3_datum *d)
 {
 	const struct k3_batch_load_args *load = t->args;
+
+	if (t->op == K3_OP_GATHER_PARAMS)
+		return t->pass == K3_PASS_BACKWARD &&
+		       w->plan->model->params.param[d->param].unit == K3_UNIT_VISION;
 
 	if (t->op == K3_OP_BATCH_LOAD)
 		return load && load->layout_only;
@@ -146,7 +150,8 @@ walk_tasks(struct walk *w)
 				continue;
 			v->written = v->touched = true;
 			/* what is left in the buffer of a sum made in place is no result */
-			v->unread = !(t->comm >= 0 && a->mode == K3_RW) && !may_be_unread(t);
+			v->unread = !(t->comm >= 0 && a->mode == K3_RW) &&
+				    !may_be_unread(w, t, &p->data[a->datum]);
 			v->writer = i;
 			v->seen_write = i + 1;
 		}

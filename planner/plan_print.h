@@ -30,6 +30,7 @@ int k3_plan_print(FILE *out, const struct k3_plan_report *report);
  *   pass    forward, backward, optimizer, recompute
  *   family  those that have tasks
  *   layer   0 .. layers-1, kind kda_dense, kda_moe, mla_dense, mla_moe; none: tasks of no layer
+ *   tower   0 .. blocks-1, kind block; around: embedding, projector, scatter (with images)
  *   plan    first, next, end; kind: how often it runs; tasks, and critical_us of one run
  *   path    tasks of the critical path (when asked for): task, kind: plan; critical_us: length of
  *           its plan's chain up to here

@@ -92,6 +92,22 @@ layers(FILE *out, const struct k3_plan_stats *s)
 	count_line(out, "all", "", &s->total, &s->total);
 }
 
+static void
+tower(FILE *out, const struct k3_plan_stats *s)
+{
+	uint32_t blocks = s->model->config.vision.layers;
+	char name[32];
+
+	if (!s->family[K3_FAMILY_VIT].n_tasks)
+		return;
+	count_head(out, "tower");
+	for (uint32_t i = 0; i < blocks; i++) {
+		snprintf(name, sizeof(name), "%u", i);
+		count_line(out, name, "block", &s->tower[i], &s->total);
+	}
+	count_line(out, "around", "", &s->tower[blocks], &s->total);
+}
+
 static const char *
 plan_words(const char *name)
 {
@@ -205,6 +221,7 @@ k3_plan_print(FILE *out, const struct k3_plan_report *r)
 
 	title(out, r);
 	layers(out, s);
+	tower(out, s);
 	count_head(out, "family");
 	for (int f = 0; f < K3_N_FAMILIES; f++)
 		count_line(out, k3_family_name((enum k3_family)f), "", &s->family[f], &s->total);

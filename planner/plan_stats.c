@@ -15,13 +15,18 @@ k3_plan_stats_init(struct k3_plan_stats *stats, const struct k3_model *model)
 	memset(stats, 0, sizeof(*stats));
 	stats->model = model;
 	stats->layer = calloc(model->config.layers + 1, sizeof(*stats->layer));
-	return stats->layer ? K3_OK : K3_ENOMEM;
+	stats->tower = calloc(model->config.vision.layers + 1, sizeof(*stats->tower));
+	if (stats->layer && stats->tower)
+		return K3_OK;
+	k3_plan_stats_fini(stats);
+	return K3_ENOMEM;
 }
 
 void
 k3_plan_stats_fini(struct k3_plan_stats *stats)
 {
 	free(stats->layer);
+	free(stats->tower);
 	free(stats->comm);
 	free(stats->plan);
 	free(stats->path);
@@ -40,23 +45,32 @@ k3_layer_is_moe(const struct k3_config *config, uint32_t layer)
 	return layer >= config->first_dense;
 }
 
-/* The four counters that a task belongs to. */
-static void
-counters(struct k3_plan_stats *s, const struct k3_task *t, struct k3_count *c[4])
+enum { MOST_COUNTERS = 5 };
+
+/* The counters that a task belongs to; their number. */
+static int
+counters(struct k3_plan_stats *s, const struct k3_task *t, struct k3_count *c[MOST_COUNTERS])
 {
+	int blocks = (int)s->model->config.vision.layers;
+	bool block = t->group >= 0 && t->op != K3_OP_ZERO_GRADS;
+
 	c[0] = &s->total;
 	c[1] = &s->family[k3_op_family((enum k3_op)t->op)];
 	c[2] = &s->pass[t->pass];
 	c[3] = &s->layer[t->layer < 0 ? (int)s->model->config.layers : t->layer];
+	if (k3_op_family((enum k3_op)t->op) != K3_FAMILY_VIT)
+		return 4;
+	c[4] = &s->tower[block && t->group < blocks ? t->group : blocks];
+	return 5;
 }
 
 static void
 count_task(struct k3_plan_stats *s, const struct k3_task *t, uint64_t times)
 {
-	struct k3_count *c[4];
+	struct k3_count *c[MOST_COUNTERS];
+	int n = counters(s, t, c);
 
-	counters(s, t, c);
-	for (int i = 0; i < 4; i++) {
+	for (int i = 0; i < n; i++) {
 		c[i]->n_tasks += times;
 		c[i]->flops += (double)times * t->flops;
 		c[i]->bytes += (double)times * t->bytes;
@@ -110,7 +124,7 @@ add_path(struct k3_plan_stats *s, const struct k3_plan *plan, uint64_t times)
 	for (size_t i = 0; i < path.n; i++) {
 		const struct k3_task *t = &plan->task[path.task[i]];
 		struct k3_path_task *p = &s->path[s->n_path++];
-		struct k3_count *c[4];
+		struct k3_count *c[MOST_COUNTERS];
 		end_us += t->cost_us;
 		*p = (struct k3_path_task){.plan = (uint32_t)s->n_plans - 1,
 					   .op = (enum k3_op)t->op,
@@ -120,8 +134,8 @@ add_path(struct k3_plan_stats *s, const struct k3_plan *plan, uint64_t times)
 					   .cost_us = t->cost_us,
 					   .end_us = end_us};
 		snprintf(p->name, sizeof(p->name), "%s", t->name);
-		counters(s, t, c);
-		for (int k = 0; k < 4; k++) {
+		int n = counters(s, t, c);
+		for (int k = 0; k < n; k++) {
 			c[k]->critical_tasks += times;
 			c[k]->critical_us += (double)times * t->cost_us;
 		}

@@ -42,6 +42,7 @@ struct k3_plan_stats {
 	const struct k3_model *model;
 	struct k3_count total, family[K3_N_FAMILIES], pass[K3_N_PASSES];
 	struct k3_count *layer; /* [layers + 1]; the last: tasks of no layer */
+	struct k3_count *tower; /* [vision layers + 1]: its blocks; the last: what is around them */
 	size_t n_comms;
 	struct k3_comm_count *comm; /* in the order of the first use */
 	size_t n_plans;

@@ -63,6 +63,19 @@ layer_rows(FILE *out, const struct k3_plan_stats *s)
 }
 
 static void
+tower_rows(FILE *out, const struct k3_plan_stats *s)
+{
+	uint32_t blocks = s->model->config.vision.layers;
+	char name[32];
+
+	for (uint32_t i = 0; i < blocks; i++) {
+		snprintf(name, sizeof(name), "%u", i);
+		count_row(out, "tower", name, "block", &s->tower[i]);
+	}
+	count_row(out, "tower", "around", "-", &s->tower[blocks]);
+}
+
+static void
 plan_rows(FILE *out, const struct k3_plan_stats *s, bool path)
 {
 	for (size_t i = 0; i < s->n_plans; i++)
@@ -125,6 +138,7 @@ k3_plan_tsv(FILE *out, const struct k3_plan_report *r)
 	for (int f = 0; f < K3_N_FAMILIES; f++)
 		count_row(out, "family", k3_family_name((enum k3_family)f), "-", &s->family[f]);
 	layer_rows(out, s);
+	tower_rows(out, s);
 	plan_rows(out, s, r->critical_path);
 	for (size_t i = 0; i < s->n_comms; i++)
 		fprintf(out, "comm\t%s\t%s\t%" PRIu64 "\t%" PRIu64 "\t-\t%" PRIu64 "\t-\t-\t-\n",

@@ -90,13 +90,18 @@ void
 k3i_vision_map(struct k3i_walk *w, size_t i, struct k3_batch_load_args *a)
 {
 	struct k3_builder *b = w->b;
+	bool read =
+		b->what.backward; /* by embed_bwd; the scatter asks for it where there are rows */
 
 	if (!w->vision || b->status != K3_OK)
 		return;
 	w->map[i] = k3i_data(b, "map", K3_DATA_INPUT, K3_I32, -1, k3i_tile_no(w, i), -1,
 			     k3i_rows(w, i), w->nominal, 1);
 	a->map_rows = w->vision->map_rows[i];
-	k3i_list_one(b, &a->map, (int32_t)w->map[i], K3_W);
+	for (size_t r = 0; !read && r < k3i_rows(w, i); r++)
+		read = a->map_rows[r] >= 0;
+	k3i_touch(b, w->map[i]);
+	k3i_list_one(b, &a->map, read ? (int32_t)w->map[i] : K3_NO_DATUM, K3_W);
 }
 
 /* Vision tiles whose features go to rows of own tile i: first and number. */
@@ -152,23 +157,26 @@ k3i_vision_scatter(struct k3i_walk *w)
 	k3i_vit_touch(w, v->layout);
 }
 
-/* Own text tiles that hold rows of vision tile j, in order. */
-static size_t
-holders(const struct k3i_walk *w, size_t j, uint32_t *own)
+/* Does own text tile i hold rows of vision tile j? */
+static bool
+holds(const struct k3i_walk *w, size_t i, size_t j)
 {
 	const struct k3i_vtile *t = k3i_vtile(w, j);
-	size_t n = 0;
+	const int32_t *map = w->vision->map_rows[i];
 
-	for (size_t i = 0; i < w->n; i++) {
-		const int32_t *map = w->vision->map_rows[i];
-		bool holds = false;
-		for (size_t r = 0; r < k3i_rows(w, i) && !holds; r++)
-			holds = map[r] >= (int32_t)t->merged0 &&
-				map[r] < (int32_t)(t->merged0 + t->m);
-		if (holds)
-			own[n++] = (uint32_t)i;
-	}
-	return n;
+	for (size_t r = 0; r < k3i_rows(w, i); r++)
+		if (map[r] >= (int32_t)t->merged0 && map[r] < (int32_t)(t->merged0 + t->m))
+			return true;
+	return false;
+}
+
+bool
+k3i_vision_is_read(const struct k3i_walk *w, size_t j)
+{
+	for (size_t i = 0; i < w->n; i++)
+		if (holds(w, i, j))
+			return true;
+	return false;
 }
 
 void
@@ -178,10 +186,15 @@ k3i_vision_scatter_bwd(struct k3i_walk *w, int block, size_t j)
 	struct k3i_vision *v = w->vision;
 	uint32_t *own = k3i_array(w, w->n),
 		 *rows = k3i_arena_alloc(b->plan->arena, (w->n + 1) * sizeof(*rows));
-	size_t n = b->phantom ? 0 : holders(w, j, own);
+	size_t n = 0;
 
 	if (!rows)
 		b->status = K3_ENOMEM;
+	for (size_t i = 0; i < w->n && !b->phantom && b->status == K3_OK; i++)
+		if (holds(w, i, j)) {
+			rows[n] = (uint32_t)k3i_rows(w, i);
+			own[n++] = (uint32_t)i;
+		}
 	v->dy[j] = k3i_vit_merged_data(w, "dvit_features", j, w->c->width, false);
 	struct k3_vision_scatter_args *a =
 		k3i_task(b, K3_OP_VISION_SCATTER_BWD, -1, (int)j, block, sizeof(*a));
@@ -192,10 +205,8 @@ k3i_vision_scatter_bwd(struct k3i_walk *w, int block, size_t j)
 	k3i_use(b, v->layout[j], K3_R);
 	a->dp.first = b->cur ? b->cur->n_access : 0;
 	a->dp.n = a->map.n = (uint32_t)n;
-	for (size_t k = 0; k < n && b->status == K3_OK; k++) {
-		rows[k] = (uint32_t)k3i_rows(w, own[k]);
+	for (size_t k = 0; k < n; k++)
 		k3i_use(b, w->dp[own[k]], K3_R);
-	}
 	a->map.first = b->cur ? b->cur->n_access : 0;
 	for (size_t k = 0; k < n; k++)
 		k3i_use(b, w->map[own[k]], K3_R);

@@ -77,6 +77,8 @@ double k3i_vit_pair_patches(const struct k3i_walk *w, size_t i, size_t j);
 
 /** Patches and layout of a tile. */
 void k3i_vision_load(struct k3i_walk *w, int block, size_t i);
+/** Do rows of this rank take features of tile j? */
+bool k3i_vision_is_read(const struct k3i_walk *w, size_t j);
 /** Gradient of the features of tile j. */
 void k3i_vision_scatter_bwd(struct k3i_walk *w, int block, size_t j);
 /** What a placeholder gives the parameters of the tower, exact zeros; with images the positions of that

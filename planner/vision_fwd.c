@@ -165,8 +165,9 @@ project_fwd(struct k3i_walk *w, int block, size_t i)
 	struct k3i_vision *v = w->vision;
 	struct k3_vit_project_args *a, base = k3i_vit_project_args(w, i);
 
+	/* other cp ranks' rows may be all that ask for them */
 	v->features[i] =
-		k3i_data(b, "vit_features", v->tiles.placeholder ? K3_DATA_WORK : K3_DATA_ACT,
+		k3i_data(b, "vit_features", k3i_vision_is_read(w, i) ? K3_DATA_ACT : K3_DATA_WORK,
 			 K3_F32, -1, (int)i, block, base.m, v->tiles.nominal_m, base.dt);
 	v->u[i] = k3i_vit_merged_data(w, "vit_project_u", i, base.c, true);
 	v->s[i] = k3i_vit_merged_data(w, "vit_project_s", i, base.dt, true);

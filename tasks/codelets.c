@@ -62,13 +62,14 @@ run_step_load(void *buffers[], void *cl_arg)
 	k3_step_load_cpu(buf, call->hyper);
 }
 
-/* Operation and flops, four classes per octave. */
+/* Operation and flops, or bytes where nothing is computed; four classes per octave. */
 static uint32_t
 footprint(struct starpu_task *task)
 {
-	double flops = task->flops > 1 ? task->flops : 1;
+	const struct k3_task *t = task->prologue_callback_arg; /* submit.c */
+	double size = task->flops > 1 ? task->flops : t && t->bytes > 1 ? t->bytes : 1;
 
-	return (uint32_t)lround(4 * log2(flops)) * 2654435761u + 1;
+	return (uint32_t)lround(4 * log2(size)) * 2654435761u + 1;
 }
 
 /* The plan's own cost. Every core is alike, so the worker does not matter. */

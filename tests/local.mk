@@ -71,6 +71,9 @@ check_PROGRAMS += \
 	tests/test_vec_gelu \
 	tests/test_vec_sum \
 	tests/test_verify_report \
+	tests/test_vision_limits \
+	tests/test_vision_mesh \
+	tests/test_vision_plan \
 	tests/test_vision_scatter \
 	tests/test_vision_split \
 	tests/test_vit_attn \
@@ -116,6 +119,8 @@ tests_libfixture_la_SOURCES = \
 	tests/trace_case.c \
 	tests/trace_case.h \
 	tests/vec_case.h \
+	tests/vision_case.c \
+	tests/vision_case.h \
 	tests/vit_attn_case.c \
 	tests/vit_attn_case.h \
 	tests/vit_case.c \

@@ -4,6 +4,7 @@
 
 #include "../common/status.h"
 #include "../planner/model_flops.h"
+#include "vision_case.h"
 
 /* Two layers, KDA with a dense feed-forward and MLA with experts; sizes that no two share. */
 static void
@@ -42,7 +43,7 @@ count(const struct k3_plan_options *options, const int32_t *docs, size_t n)
 
 	make_config(&config);
 	cr_assert_eq(k3_model_create(&model, &config, options), K3_OK);
-	k3_model_flops(&flops, model, &(struct k3_layout){n, docs});
+	k3_model_flops(&flops, model, &(struct k3_layout){.n_tokens = n, .doc_ids = docs});
 	k3_model_destroy(model);
 	return flops;
 }
@@ -85,4 +86,62 @@ Test(model_flops, how_a_plan_computes_does_not_matter, .timeout = 60)
 	cr_expect_eq(a.weights, b.weights);
 	cr_expect_eq(a.attention, b.attention);
 	cr_expect_eq(a.kda, b.kda);
+}
+
+/* By hand for the tower of vision_case: two blocks, width and attention 48, hidden 96, patches of 2 x 2
+ * pixels, text width 64. */
+Test(model_flops, images_count_their_patches_pairs_and_merged_tokens, .timeout = 60)
+{
+	static const double n[] = {24, 64}, m[] = {6, 8};
+	struct k3_plan_options o = vision_case_options();
+	struct k3_model *model = vision_case_model("cp=1", 0, &o);
+	struct k3_model_flops flops, text;
+	struct vision_case v;
+	double want = 0;
+
+	vision_case_init(&v, 40, "1x4x6@2 2x8x4@20");
+	k3_model_flops(&flops, model, &v.layout);
+	v.layout.n_items = 0;
+	k3_model_flops(&text, model, &v.layout);
+	for (int i = 0; i < 2; i++) {
+		double qkv_out_mlp = 48 * 144 + 48 * 48 + 2 * 48 * 96;
+		want += 2 * 2 * n[i] * 48 * 12 + 2 * 3 * 2 * n[i] * qkv_out_mlp +
+			2 * 3 * 2 * 2 * n[i] * n[i] * 48 + 3 * 2 * m[i] * 192 * (192 + 64);
+	}
+	cr_expect_float_eq(flops.vision, want, 0.5, "%.9g, expected %.9g", flops.vision, want);
+	cr_expect_eq(text.vision, 0);
+	cr_expect(text.weights == flops.weights && text.attention == flops.attention);
+	vision_case_fini(&v);
+	k3_model_destroy(model);
+}
+
+/* Tasks do the same products, and the scores once more in the backward pass. */
+Test(model_flops, tasks_of_the_tower_do_the_models_products_and_scores_again, .timeout = 60)
+{
+	struct k3_plan_options o = vision_case_options();
+	const struct k3_microbatch what = {.backward = true, .first = true};
+	const double scores = 2 * 2 * (24.0 * 24 + 64.0 * 64 + 4 * 4) * 48;
+	struct vision_case v;
+
+	vision_case_init(&v, 40, "1x4x6@2 2x8x4@20 1x2x2@28");
+	for (uint32_t bands = 0; bands <= 3; bands++) {
+		struct k3_model_flops flops;
+		double tasks = 0;
+		o.vision_bands = bands;
+		struct k3_model *model = vision_case_model("cp=1", 0, &o);
+		struct k3_plan *plan =
+			vision_case_plan(model, 40, "1x4x6@2 2x8x4@20 1x2x2@28", what);
+		k3_model_flops(&flops, model, &v.layout);
+		for (size_t i = 0; i < plan->n_tasks; i++) {
+			const struct k3_task *t = &plan->task[i];
+			if (k3_op_family((enum k3_op)t->op) == K3_FAMILY_VIT &&
+			    t->op != K3_OP_VIT_MERGE_FWD && t->op != K3_OP_VIT_MERGE_BWD)
+				tasks += t->flops;
+		}
+		cr_expect_float_eq(tasks, flops.vision + scores, 0.5, "%u bands: %.9g and %.9g",
+				   bands, tasks, flops.vision + scores);
+		k3_plan_destroy(plan);
+		k3_model_destroy(model);
+	}
+	vision_case_fini(&v);
 }

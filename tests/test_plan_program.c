@@ -266,3 +266,72 @@ TEST(bad_options_are_refused_with_the_value_and_status_two)
 	expect_status("--model tiny --json /nosuch/folder/file", 1, "/nosuch/folder/file");
 	expect_status("--model tiny --dot /dev/null --dot-layers 4", 0, "");
 }
+
+TEST(images_are_planned_counted_and_written)
+{
+	struct program_result r = program_run("", "k3_plan",
+					      "--model small --images 1x4x6,1x2x2 --tsv --bands 2 "
+					      "--tile-tokens all --json %s --dot %s",
+					      scratch_path("plan.json"), scratch_path("plan.dot"));
+	size_t bytes;
+
+	cr_assert_eq(r.status, 0, "%s", scratch_log());
+	/* the block's tasks on two tiles of the first image, one of the second: forward 4 each, backward
+	 * 6 each and a pair of attention for each two tiles that share an image */
+	cr_expect_eq(cell(r.out, "tower\t0\tblock", TASKS), 3 * 4 + 3 * 6 + 4 + 1);
+	double n[] = {24, 4}, flops = 0;
+	for (int i = 0; i < 2; i++)
+		flops += 6 * n[i] * (4 * 48 * 48 + 2 * 48 * 96) + 14 * n[i] * n[i] * 48;
+	cr_expect_float_eq(cell(r.out, "tower\t0\tblock", FLOPS), flops, 0.5);
+	cr_expect_gt(cell(r.out, "tower\taround\t-", FLOPS), 0);
+	program_free(&r);
+	char *dot = (char *)scratch_read("plan.dot", &bytes);
+	cr_expect_not_null(strstr(dot, "vit_attn_fwd"));
+	cr_expect_not_null(strstr(dot, "vision_scatter_bwd"));
+	free(dot);
+	json_t *plans = json_load_file(scratch_path("plan.json"), 0, NULL);
+	cr_assert_not_null(plans);
+	json_t *options = json_object_get(
+		json_object_get(json_array_get(json_object_get(plans, "plans"), 0), "plan"),
+		"options");
+	cr_expect(json_is_true(json_object_get(options, "vision")));
+	cr_expect_eq(json_integer_value(json_object_get(options, "vision_bands")), 2);
+	json_decref(plans);
+}
+
+TEST(the_bound_with_max_patches_is_that_of_any_images)
+{
+	static const char *const images[] = {"none", "1x4x4", "1x16x16", "1x2x2,1x8x30,1x2x2"};
+	double first = 0;
+
+	for (size_t i = 0; i < 4; i++) {
+		struct program_result r = program_run(
+			"", "k3_plan",
+			"--model small --images %s --max-patches 256 --tile-tokens all --tsv",
+			images[i]);
+		double bound = cell(r.out, "memory\tmain\tbound", BYTES);
+		cr_assert_eq(r.status, 0, "%s", scratch_log());
+		if (i == 0)
+			first = bound;
+		cr_expect_eq(bound, first, "%s: %.0f bytes, expected %.0f", images[i], bound,
+			     first);
+		program_free(&r);
+	}
+	expect_status("--model small --images 1x16x18 --max-patches 256", 2, "288 patches");
+}
+
+TEST(images_that_are_none_are_refused)
+{
+	expect_status("--model small --images 1x4", 2, "--images");
+	expect_status("--model small --images 1x4x4,", 2, "--images");
+	expect_status("--model small --images 1x4x4x4", 2, "--images");
+	expect_status("--model small --images 0x4x4", 2, "--images");
+	expect_status("--model small --images -1x4x4", 2, "--images");
+	expect_status("--model small --images 1x4x99999999999999999999", 2, "--images");
+	expect_status("--model small --images 1x4x5", 2, "image 0");
+	expect_status("--model small --images 2x4x4", 2, "2 frames");
+	expect_status("--model tiny --images 1x4x4", 2, "no vision tower");
+	expect_status("--model small --bands 2", 2, "need --images");
+	expect_status("--model small --images 1x16x16 --tokens 63", 2,
+		      "rows from 0 to 63 are free");
+}
