@@ -14,8 +14,8 @@ struct k3i_k3t_split {
 /**
  * Starts both files; tokens are bytes, and bos, eos, placeholder and pad the last four ids.
  *
- * @return K3_OK; K3_EINVAL for a name that does not end in .k3t, vocab below 260, or holdout outside
- * 0 <= holdout < 1; K3_EIO or K3_ENOMEM.  After a failure there is nothing to destroy.
+ * @return K3_OK; K3_EINVAL for a name that does not end in .k3t, vocab below 260, or holdout
+ * outside 0 <= holdout < 1; K3_EIO or K3_ENOMEM.  After a failure there is nothing to destroy.
  */
 int k3i_k3t_split_create(struct k3i_k3t_split *split, const char *out, uint32_t vocab,
 			 double holdout);

@@ -32,6 +32,8 @@ libk3_la_SOURCES += \
 	common/k3t_patches.c \
 	common/k3t_patches.h \
 	common/k3t_recall.c \
+	common/k3t_sink.c \
+	common/k3t_sink.h \
 	common/k3t_split.c \
 	common/k3t_split.h \
 	common/k3t_write.c \

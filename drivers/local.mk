@@ -13,6 +13,8 @@ drivers_libdrivers_la_SOURCES = \
 	drivers/calibrate_machine.c \
 	drivers/calibrate_model.c \
 	drivers/caption.c \
+	drivers/data_images.c \
+	drivers/data_images.h \
 	drivers/data_tool.c \
 	drivers/data_tool.h \
 	drivers/eval.c \

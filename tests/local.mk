@@ -12,6 +12,7 @@ check_PROGRAMS += \
 	tests/test_config_faults \
 	tests/test_config_json \
 	tests/test_data \
+	tests/test_data_images \
 	tests/test_data_items \
 	tests/test_data_tool \
 	tests/test_embed \

@@ -409,7 +409,7 @@ TEST(a_position_inside_an_item_is_refused)
 	k3_data_close(&d);
 }
 
-/* The rules again, one cell at a time; next is the cell of the order where the microbatch begins. */
+/* The rules again, one cell at a time; next is the cell where the microbatch begins. */
 static void
 model_next(const struct cell *const *cells, size_t n, size_t *next, size_t t, uint64_t max_patches,
 	   struct batch *b)
