@@ -121,7 +121,7 @@ k3_eval_captions(struct k3_session *session, const char *data_path, size_t most,
 	int ret;
 
 	K3_TRY(k3_k3t_open(&file, data_path));
-	K3_TRY(k3_session_check_file(session, &file, data_path));
+	K3_TRY(k3_session_check_file(&session->model->config, &file, data_path));
 	if (file.n_items == 0) {
 		k3_error("drivers", "%s has no images", data_path);
 		K3_TRY(K3_EINVAL);

@@ -159,9 +159,8 @@ out:
 
 /* Ids are rows of the embedding table: a file with more of them would be read outside of it. */
 int
-k3_session_check_file(const struct k3_session *session, const struct k3_k3t *file, const char *path)
+k3_session_check_file(const struct k3_config *c, const struct k3_k3t *file, const char *path)
 {
-	const struct k3_config *c = &session->model->config;
 	const struct k3_vision_config *v = &c->vision;
 	const struct k3_k3t_patches *p = &file->patches;
 
@@ -172,7 +171,7 @@ k3_session_check_file(const struct k3_session *session, const struct k3_k3t *fil
 	}
 	if (file->n_items == 0)
 		return K3_OK;
-	if (!session->model->options.vision || !v->present) {
+	if (!v->present) {
 		k3_error("drivers", "%s has %llu images, the model no vision tower", path,
 			 (unsigned long long)file->n_items);
 		return K3_EINVAL;
@@ -187,13 +186,26 @@ k3_session_check_file(const struct k3_session *session, const struct k3_k3t *fil
 	return K3_OK;
 }
 
+uint64_t
+k3_session_merge_row(const struct k3_k3t *file)
+{
+	uint64_t most = 0;
+
+	for (uint64_t i = 0; i < file->n_items; i++) {
+		const struct k3_grid *g = &file->items[i].grid;
+		uint64_t patches = (uint64_t)g->t * file->patches.merge_h * g->w;
+		most = patches > most ? patches : most;
+	}
+	return most;
+}
+
 static int
 open_data(struct k3_data *data, const struct k3_session *session, const char *path)
 {
 	int ret;
 
 	K3_TRY(k3_data_open(data, path, 0, true));
-	ret = k3_session_check_file(session, &data->file, path);
+	ret = k3_session_check_file(&session->model->config, &data->file, path);
 	if (ret != K3_OK)
 		k3_data_close(data);
 out:
@@ -204,10 +216,19 @@ int
 k3_session_check_data(const struct k3_session *session, const char *data_path)
 {
 	struct k3_data data = {0};
-	uint64_t i = 0;
+	const struct k3_plan_options *o = &session->model->options;
+	uint64_t i = 0, row;
 	int ret;
 
 	K3_TRY(open_data(&data, session, data_path));
+	row = k3_session_merge_row(&data.file);
+	if (o->max_patches && row > o->vision_patches) {
+		k3_error("drivers",
+			 "%s: a merge row of an image has %llu patches, a vision tile %u "
+			 "(--vision-patches)",
+			 data_path, (unsigned long long)row, o->vision_patches);
+		K3_TRY(K3_EINVAL);
+	}
 	while (i < data.file.n_tokens && !k3_k3t_counts(&data.file, i))
 		i++;
 	if (i == data.file.n_tokens) {

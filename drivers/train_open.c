@@ -11,6 +11,8 @@
 #include "../planner/plan_check.h"
 #include "train_run.h"
 
+enum { DEFAULT_TILE_PATCHES = 256 };
+
 static uint64_t
 gib_bytes(double gib)
 {
@@ -23,6 +25,26 @@ rule_of(const char *name)
 	return strcmp(name, "none") == 0   ? K3_BALANCE_NONE
 	       : strcmp(name, "sign") == 0 ? K3_BALANCE_SIGN
 					   : K3_BALANCE_QUANTILE;
+}
+
+/* A tile holds a merge row of any image at least. */
+static int
+choose_vision_tile(struct k3i_trainer *t)
+{
+	const struct k3_train_options *o = t->options;
+	uint64_t row = k3_session_merge_row(&t->data.file);
+
+	if (o->vision_patches && row > (uint64_t)o->vision_patches) {
+		k3_error("drivers",
+			 "--vision-patches %lld: a merge row of the data's images has %llu",
+			 o->vision_patches, (unsigned long long)row);
+		return K3_EINVAL;
+	}
+	t->vision_patches = (uint32_t)o->vision_patches;
+	if (!t->vision_patches)
+		t->vision_patches =
+			row > DEFAULT_TILE_PATCHES ? (uint32_t)row : DEFAULT_TILE_PATCHES;
+	return K3_OK;
 }
 
 /* Is the tower trained, and on how many patches at most? */
@@ -39,7 +61,7 @@ choose_vision(struct k3i_trainer *t)
 		on = file->n_items > 0;
 	if (on && !v->present) {
 		k3_error("drivers", "model %s has no vision tower%s", t->config.name,
-			 file->n_items > 0 ? ", and the data have images" : "");
+			 file->n_items > 0 ? ", and the data have images" : " (--vision on)");
 		K3_TRY(K3_EINVAL);
 	}
 	if (!on && file->n_items > 0) {
@@ -53,6 +75,8 @@ choose_vision(struct k3i_trainer *t)
 	v->present = on;
 	if (!on)
 		return K3_OK;
+	K3_TRY(k3_session_check_file(&t->config, file, o->data));
+	K3_TRY(choose_vision_tile(t));
 	t->max_patches = (uint64_t)o->max_patches;
 	if (!t->max_patches)
 		t->max_patches = (uint64_t)v->merge_h * v->merge_w * (uint64_t)o->tokens;
@@ -252,7 +276,7 @@ plan_options(struct k3i_trainer *t, struct k3_plan_options *plan)
 
 	k3_plan_options_init(plan);
 	plan->vision = t->config.vision.present;
-	plan->vision_patches = (uint32_t)o->vision_patches;
+	plan->vision_patches = t->vision_patches;
 	plan->max_patches = t->max_patches;
 	plan->balance = rule_of(o->balance);
 	plan->weight_decay = o->weight_decay;

@@ -356,6 +356,11 @@ check(const struct k3_train_options *o)
 		k3_error("drivers", "--warmup %lld: at most --steps, %lld", o->warmup, o->steps);
 		return K3_EINVAL;
 	}
+	if (strcmp(o->vision, "auto") != 0 && strcmp(o->vision, "on") != 0 &&
+	    strcmp(o->vision, "off") != 0) {
+		k3_error("drivers", "--vision %s: must be auto, on or off", o->vision);
+		return K3_EINVAL;
+	}
 	if (strcmp(o->balance, "quantile") != 0 && strcmp(o->balance, "sign") != 0 &&
 	    strcmp(o->balance, "none") != 0) {
 		k3_error("drivers", "--balance %s: must be quantile, sign or none", o->balance);

@@ -14,6 +14,7 @@ struct k3i_trainer {
 	struct k3_config config;
 	struct k3_data data;
 	uint64_t max_patches;		/* of a microbatch; 0: text alone */
+	uint32_t vision_patches;	/* of a vision tile */
 	struct k3_data_items *items[2]; /* by parity: accumulate; nothing in them for text */
 	int32_t *rows[2];		/* by parity: accumulate x (ids | labels | documents) */
 	struct {

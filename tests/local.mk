@@ -57,6 +57,7 @@ check_PROGRAMS += \
 	tests/test_run_bench_step \
 	tests/test_run_calibrate \
 	tests/test_run_golden \
+	tests/test_run_images \
 	tests/test_run_recall \
 	tests/test_run_sched \
 	tests/test_run_spine \
