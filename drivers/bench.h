@@ -9,6 +9,8 @@ typedef int (*k3_bench_part)(int argc, char **argv);
 int k3_bench_op(int argc, char **argv);
 /** Times whole training steps on random ids. */
 int k3_bench_step(int argc, char **argv);
+/** Times the vision tower alone. */
+int k3_bench_vision(int argc, char **argv);
 /** Measures the machine's rates and writes the file that the cost model reads. */
 int k3_bench_calibrate(int argc, char **argv);
 

@@ -15,6 +15,7 @@ static const struct {
 } parts[] = {
 	{"op", k3_bench_op, "checks operations against plain forms, then times them"},
 	{"step", k3_bench_step, "times whole training steps on random ids"},
+	{"vision", k3_bench_vision, "times the vision tower, forward and backward"},
 	{"calibrate", k3_bench_calibrate,
 	 "measures the rates that the planner's costs are made of"},
 };

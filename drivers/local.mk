@@ -9,6 +9,7 @@ drivers_libdrivers_la_SOURCES = \
 	drivers/bench_step.h \
 	drivers/bench_step_child.c \
 	drivers/bench_step_run.c \
+	drivers/bench_vision.c \
 	drivers/calibrate.h \
 	drivers/calibrate_machine.c \
 	drivers/calibrate_model.c \

@@ -47,8 +47,8 @@ k3_plan_cache_destroy(struct k3_plan_cache *cache)
 static uint64_t
 key_of(const struct k3_layout *layout, const struct k3_microbatch *what)
 {
-	const uint8_t flags[] = {what->backward, what->first,	    what->forced_routing,
-				 what->keep,	 what->keep_logits, what->count};
+	const uint8_t flags[] = {what->backward,    what->first, what->forced_routing, what->keep,
+				 what->keep_logits, what->count, what->tower};
 
 	return k3_fnv1a(k3_layout_hash(layout), flags, sizeof(flags));
 }

@@ -230,16 +230,20 @@ check_params(const struct walk *w)
 {
 	const struct k3_model *m = w->plan->model;
 	const struct value *param = w->value, *grad = w->value + m->n_blocks;
-	bool backward = false, vision = false;
+	bool backward = false, vision = false, text = false;
 
 	for (uint32_t i = 0; i < m->n_blocks; i++) {
 		const struct k3_param *p = &m->params.param[m->persist[i].param];
 		backward = backward || grad[i].touched;
 		vision = vision || (p->unit == K3_UNIT_VISION && param[i].used);
+		text = text || (p->unit == K3_UNIT_HEAD && param[i].used);
 	}
 	for (uint32_t i = 0; i < m->n_blocks; i++) {
 		const struct k3_param *p = &m->params.param[m->persist[i].param];
 		if (p->unit == K3_UNIT_VISION && !vision)
+			continue;
+		/* a plan of the tower alone */
+		if (p->unit != K3_UNIT_VISION && p->unit != K3_UNIT_EMBED && vision && !text)
 			continue;
 		if (!param[i].used || (backward && !grad[i].touched)) {
 			k3_error("planner", "plan: %s, block %d: %s", p->name, m->persist[i].index,

@@ -109,6 +109,8 @@ load_inputs(struct k3i_walk *w, const struct k3_layout *layout)
 	struct k3_builder *b = w->b;
 	size_t moe_layers = w->c->layers > w->c->first_dense ? w->c->layers - w->c->first_dense : 0;
 	size_t k = w->c->top_k;
+	/* the tower alone reads neither labels nor documents */
+	enum k3_data_kind kind = b->what.tower ? K3_DATA_WORK : K3_DATA_INPUT;
 
 	if (b->what.first) {
 		k3i_task(b, K3_OP_STEP_LOAD, -1, -1, -1, 0);
@@ -139,10 +141,10 @@ load_inputs(struct k3i_walk *w, const struct k3_layout *layout)
 		a->layout = t->layout;
 		w->ids[i] = k3i_data(b, "ids", K3_DATA_INPUT, K3_I32, -1, tile, -1, t->rows,
 				     w->nominal, 1);
-		w->labels[i] = k3i_data(b, "labels", K3_DATA_INPUT, K3_I32, -1, tile, -1, t->rows,
-					w->nominal, 1);
+		w->labels[i] =
+			k3i_data(b, "labels", kind, K3_I32, -1, tile, -1, t->rows, w->nominal, 1);
 		w->layout[i] =
-			k3i_data(b, "layout", K3_DATA_INPUT, K3_I32, -1, tile, -1,
+			k3i_data(b, "layout", kind, K3_I32, -1, tile, -1,
 				 k3_tile_layout_len(t->rows), k3_tile_layout_len(w->nominal), 1);
 		k3i_use(b, w->ids[i], K3_W);
 		k3i_use(b, w->labels[i], K3_W);
@@ -450,6 +452,13 @@ walk(struct k3i_walk *w, const struct k3_layout *layout)
 	k3i_vision_fwd(w);
 	embed(w);
 	k3i_vision_scatter(w);
+	if (w->b->what.tower) {
+		w->b->pass = K3_PASS_BACKWARD;
+		w->dp = w->p;
+		embed_bwd(w);
+		k3i_vision_bwd(w);
+		return;
+	}
 	for (int l = 0; l < (int)c->layers; l++)
 		layer_fwd(w, l);
 	w->hf = k3i_array(w, w->n);

@@ -78,8 +78,16 @@ k3i_vision_begin(struct k3i_walk *w, const struct k3_layout *layout)
 	w->b->status = k3i_vision_cut(&v->tiles, w->b, layout);
 	v->map_rows = k3i_arena_alloc(arena, w->n * sizeof(*v->map_rows));
 	v->block = k3i_arena_alloc(arena, v->c->layers * sizeof(*v->block));
-	if (!v->map_rows || !v->block)
+	if (v->tiles.n_most > w->b->array_sink_n) {
+		w->b->array_sink_n = v->tiles.n_most;
+		w->b->array_sink = k3i_arena_alloc(arena, v->tiles.n_most * sizeof(uint32_t));
+	}
+	if (w->b->status == K3_OK && (!v->map_rows || !v->block || !w->b->array_sink))
 		w->b->status = K3_ENOMEM;
+	if (w->b->status != K3_OK) {
+		w->vision = NULL;
+		return;
+	}
 	for (size_t i = 0; i < w->n && w->b->status == K3_OK; i++)
 		v->map_rows[i] = map_of(w, i, layout);
 	v->patches = k3i_array(w, v->tiles.n_most);

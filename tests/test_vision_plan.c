@@ -299,3 +299,28 @@ TEST(without_images_the_tower_runs_once_over_one_merged_token_and_gives_zeros)
 	k3_plan_destroy(plan);
 	k3_model_destroy(model);
 }
+
+/* What k3_bench vision runs: embeddings, tower and their gradients. */
+TEST(the_tower_alone_is_a_plan_without_text_layers)
+{
+	struct k3_plan_options o = vision_case_options();
+	struct k3_microbatch what = {.backward = true, .first = true, .tower = true};
+
+	o.tile_tokens = 64;
+	struct k3_model *model = vision_case_model("cp=1", 0, &o);
+	struct k3_plan *all = vision_case_plan(model, 100, "1x16x16@0 1x4x4@70", first),
+		       *tower = vision_case_plan(model, 100, "1x16x16@0 1x4x4@70", what);
+	size_t vit[2] = {0, 0};
+	for (size_t i = 0; i < all->n_tasks; i++)
+		vit[0] += k3_op_family((enum k3_op)all->task[i].op) == K3_FAMILY_VIT;
+	for (size_t i = 0; i < tower->n_tasks; i++) {
+		enum k3_family f = k3_op_family((enum k3_op)tower->task[i].op);
+		vit[1] += f == K3_FAMILY_VIT;
+		cr_expect(f == K3_FAMILY_VIT || f == K3_FAMILY_EMBED || f == K3_FAMILY_IO, "%s",
+			  tower->task[i].name);
+	}
+	cr_expect_eq(vit[0], vit[1]);
+	k3_plan_destroy(all);
+	k3_plan_destroy(tower);
+	k3_model_destroy(model);
+}
