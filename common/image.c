@@ -91,7 +91,7 @@ format_refuse(const char *path, const struct k3i_map *file)
 int
 k3_image_read(struct k3_image *image, const char *path, const struct k3_image_rule *rule)
 {
-	static const unsigned char png[MAGIC_BYTES] = "\x89PNG\r\n\x1a\n", jpeg[] = {255, 216, 255};
+	static const unsigned char png[] = "\x89PNG\r\n\x1a\n", jpeg[] = {255, 216, 255};
 	struct k3i_canvas canvas = {.path = path, .rule = rule, .image = image};
 	struct k3i_map file = {0};
 	int ret;
@@ -99,7 +99,7 @@ k3_image_read(struct k3_image *image, const char *path, const struct k3_image_ru
 	*image = (struct k3_image){0};
 	K3_TRY(rule_check(rule));
 	K3_TRY(k3i_map_open(&file, path));
-	if (file.bytes >= sizeof(png) && memcmp(file.data, png, sizeof(png)) == 0)
+	if (file.bytes >= MAGIC_BYTES && memcmp(file.data, png, MAGIC_BYTES) == 0)
 		ret = k3i_png_read(&canvas, &file);
 	else if (file.bytes >= sizeof(jpeg) && memcmp(file.data, jpeg, sizeof(jpeg)) == 0)
 		ret = k3i_jpeg_read(&canvas, &file);

@@ -1,7 +1,7 @@
 /* PNG by libpng, row by row unless it is interlaced.
  *
  * The traps: libpng reports errors by a long jump, so everything that must be freed lives in the
- * reader, and the function with setjmp changes no local variable.  Its warnings stand for damage
+ * reader, and after the jump no local variable is read.  Its warnings stand for damage
  * that it patched over, so they end the reading as errors do.
  */
 #include <png.h>
