@@ -9,8 +9,8 @@
  * loss mask says that token i+1 does not count; eos counts if the last text token does.
  *
  * An item, an image or a video, is never cut: a microbatch ends before the item that does not fit
- * in its rows or would give it more than the limit of patches; the rest is filled up, and the document
- * goes on in the next.  A placeholder is never a label, since features are not predicted; the last
+ * in its rows or would give it more than the limit of patches; the rest is filled up, and the
+ * document goes on in the next.  A placeholder is never a label, since features are not predicted; the last
  * one of an item predicts the text after it.
  *
  * When an epoch ends the next one follows at once.  With `once` the stream ends there, and the last
