@@ -14,8 +14,15 @@
 #include "log.h"
 #include "status.h"
 
-/* Signature, then length, name, width, height, depth: the beginning of every PNG. */
-enum { IHDR_AT = 8, WIDTH_AT = 16, HEIGHT_AT = 20, DEPTH_AT = 24, DEPTH_ALLOWED = 8 };
+/* Signature, then length, name, width, height, depth, colour type: the beginning of every PNG. */
+enum {
+	IHDR_AT = 8,
+	WIDTH_AT = 16,
+	HEIGHT_AT = 20,
+	DEPTH_AT = 24,
+	COLOURS_AT = 25,
+	DEPTH_ALLOWED = 8
+};
 
 struct png_reader {
 	struct k3i_canvas *canvas;
@@ -27,9 +34,6 @@ struct png_reader {
 	bool held;	   /* interlaced: all rows are in memory before the first is complete */
 	uint8_t *rows;	   /* one, or all */
 	uint32_t channels; /* 3, or 4 with alpha */
-	int n_colours;	   /* of a palette; 0: there is none */
-	uint8_t colour[256][4];
-	uint8_t *row; /* of a palette's colours */
 };
 
 static void __attribute__((noreturn)) png_stop(png_structp png, png_const_charp text)
@@ -51,14 +55,14 @@ png_give(png_structp png, png_bytep to, size_t bytes)
 	r->at += bytes;
 }
 
-/* Size and depth, before libpng sees the file: it would speak of an invalid IHDR only. */
+/* Size, depth and colours, before libpng sees the file: it would speak of an invalid IHDR only. */
 static int
 head_check(struct png_reader *r)
 {
 	const unsigned char *head = r->file->data;
 	const char *path = r->canvas->path;
 
-	if (r->file->bytes <= DEPTH_AT || memcmp(head + IHDR_AT, "\0\0\0\rIHDR", 8) != 0) {
+	if (r->file->bytes <= COLOURS_AT || memcmp(head + IHDR_AT, "\0\0\0\rIHDR", 8) != 0) {
 		k3_error("common", "%s: PNG: no IHDR of 13 bytes behind the signature", path);
 		return K3_EFORMAT;
 	}
@@ -69,29 +73,17 @@ head_check(struct png_reader *r)
 			 head[DEPTH_AT]);
 		return K3_EFORMAT;
 	}
+	if (head[COLOURS_AT] == PNG_COLOR_TYPE_PALETTE) {
+		k3_error("common",
+			 "%s: PNG: colours by a palette, allowed are gray and RGB, with "
+			 "or without alpha",
+			 path);
+		return K3_EFORMAT;
+	}
 	return k3i_canvas_check(r->canvas, r->width, r->height, false);
 }
 
-/* libpng would show an index beyond the palette as black, so colours are looked up here. */
-static void
-palette_read(struct png_reader *r)
-{
-	png_colorp colours = NULL;
-	png_bytep alpha = NULL;
-	int n_alpha = 0;
-
-	png_get_PLTE(r->png, r->info, &colours, &r->n_colours);
-	png_get_tRNS(r->png, r->info, &alpha, &n_alpha, NULL);
-	r->channels = n_alpha > 0 ? 4 : 3;
-	for (int i = 0; i < r->n_colours; i++) {
-		r->colour[i][0] = colours[i].red;
-		r->colour[i][1] = colours[i].green;
-		r->colour[i][2] = colours[i].blue;
-		r->colour[i][3] = i < n_alpha ? alpha[i] : 255;
-	}
-}
-
-/* Header chunks; rows will come as 8-bit RGB, RGBA or indices of a palette. */
+/* Header chunks; rows will come as 8-bit RGB or RGBA. */
 static int
 header_read(struct png_reader *r)
 {
@@ -102,35 +94,12 @@ header_read(struct png_reader *r)
 	png_set_read_fn(r->png, r, png_give);
 	png_read_info(r->png, r->info);
 	r->held = png_get_interlace_type(r->png, r->info) != PNG_INTERLACE_NONE;
-	if (png_get_color_type(r->png, r->info) == PNG_COLOR_TYPE_PALETTE) {
-		palette_read(r);
-		png_set_packing(r->png);
-	} else {
-		png_set_expand(r->png);
-		png_set_gray_to_rgb(r->png);
-	}
+	png_set_expand(r->png);
+	png_set_gray_to_rgb(r->png);
 	png_set_interlace_handling(r->png);
 	png_read_update_info(r->png, r->info);
-	if (r->n_colours == 0)
-		r->channels = png_get_channels(r->png, r->info);
+	r->channels = png_get_channels(r->png, r->info);
 	return K3_OK;
-}
-
-/* One complete row to the canvas. */
-static void
-row_give(struct png_reader *r, uint8_t *row)
-{
-	char text[80];
-
-	for (uint32_t x = 0; r->n_colours > 0 && x < r->width; x++) {
-		if (row[x] >= r->n_colours) {
-			snprintf(text, sizeof(text), "index %d into a palette of %d colours",
-				 row[x], r->n_colours);
-			png_error(r->png, text);
-		}
-		memcpy(r->row + (size_t)x * r->channels, r->colour[row[x]], r->channels);
-	}
-	k3i_canvas_row(r->canvas, r->n_colours > 0 ? r->row : row);
 }
 
 static int
@@ -145,7 +114,7 @@ rows_read(struct png_reader *r, size_t row_bytes)
 	for (uint32_t y = 0; y < r->height; y++) {
 		uint8_t *row = r->rows + (r->held ? y * row_bytes : 0);
 		png_read_row(r->png, row, NULL);
-		row_give(r, row);
+		k3i_canvas_row(r->canvas, row);
 	}
 	/* up to IEND, so that a file that ends early is never taken as whole */
 	png_read_end(r->png, NULL);
@@ -160,12 +129,11 @@ reader_run(struct png_reader *r)
 	K3_TRY(header_read(r));
 	K3_TRY(k3i_canvas_check(r->canvas, r->width, r->height, r->held));
 	size_t row_bytes = png_get_rowbytes(r->png, r->info);
-	size_t pixel_bytes = r->n_colours > 0 ? 1 : r->channels;
-	K3_ASSERT((r->channels == 3 || r->channels == 4) && row_bytes == pixel_bytes * r->width);
+	K3_ASSERT((r->channels == 3 || r->channels == 4) &&
+		  row_bytes == (size_t)r->channels * r->width);
 	K3_TRY(k3i_canvas_begin(r->canvas, r->width, r->height, r->channels));
 	r->rows = malloc(row_bytes * (r->held ? r->height : 1));
-	r->row = malloc((size_t)r->width * r->channels);
-	if (!r->rows || !r->row) {
+	if (!r->rows) {
 		k3_error("common", "%s: PNG: no memory for rows of %zu bytes", r->canvas->path,
 			 row_bytes);
 		ret = K3_ENOMEM;
@@ -195,7 +163,6 @@ k3i_png_read(struct k3i_canvas *c, const struct k3i_map *file)
 	ret = reader_run(&r);
 out:
 	free(r.rows);
-	free(r.row);
 	png_destroy_read_struct(&r.png, &r.info, NULL);
 	return ret;
 }

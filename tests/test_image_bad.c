@@ -84,7 +84,9 @@ TEST(files_of_other_depths_and_colours_are_refused_by_name)
 	static const char *const bad[][2] = {{"bad_gray16.png", "16 bits a channel, allowed are"},
 					     {"bad_rgb16.png", "16 bits a channel, allowed are"},
 					     {"bad_cmyk.jpg", "4 colours (CMYK), allowed are"},
-					     {"bad_index.png", "palette"}};
+					     {"bad_palette1.png", "a palette, allowed are"},
+					     {"bad_palette4.png", "a palette, allowed are"},
+					     {"bad_palette8_alpha.png", "a palette, allowed are"}};
 
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		snprintf(path, sizeof(path), "%s", image_data_path(bad[i][0]));
@@ -235,7 +237,7 @@ TEST(a_damaged_stream_under_right_checksums_is_refused)
 	good[7] = 0;
 	expect_png_refused(side, gray, good, sizeof(good), K3_EFORMAT, "PNG: ");
 	expect_png_refused(side, (unsigned char[]){8, 3, 0}, good, sizeof(good), K3_EFORMAT,
-			   "PLTE");
+			   "palette");
 	expect_png_refused(side, (unsigned char[]){8, 5, 0}, good, sizeof(good), K3_EFORMAT,
 			   "PNG: ");
 	expect_png_refused(side, (unsigned char[]){3, 0, 0}, good, sizeof(good), K3_EFORMAT,

@@ -80,9 +80,9 @@ def png_files():
     yield "rgb", png(rgb, RGB, 8)
     yield "rgb_key", png(rgb, RGB, 8, [key])
     yield "rgba", png(samples(RGBA, 8), RGBA, 8)
-    yield "palette1", png(samples(PALETTE, 1), PALETTE, 1, [chunk(b"PLTE", colours[:2].tobytes())])
-    yield "palette4", png(samples(PALETTE, 4), PALETTE, 4, plte)
-    yield "palette8_alpha", png(samples(PALETTE, 8) % 16, PALETTE, 8, plte + trns)
+    yield "bad_palette1", png(samples(PALETTE, 1), PALETTE, 1, [chunk(b"PLTE", colours[:2].tobytes())])
+    yield "bad_palette4", png(samples(PALETTE, 4), PALETTE, 4, plte)
+    yield "bad_palette8_alpha", png(samples(PALETTE, 8) % 16, PALETTE, 8, plte + trns)
     yield "interlaced_rgba", png(samples(RGBA, 8), RGBA, 8, interlaced=True)
     yield "interlaced_gray1", png(samples(GRAY, 1, 5, 3), GRAY, 1, interlaced=True)
     yield "one_pixel", png(samples(RGB, 8, 1, 1), RGB, 8)
@@ -90,7 +90,6 @@ def png_files():
     yield "chunks", png(rgb, RGB, 8, text_chunks(), text_chunks()[1:], cut=40)
     yield "bad_gray16", png(samples(GRAY, 16), GRAY, 16)
     yield "bad_rgb16", png(samples(RGB, 16), RGB, 16)
-    yield "bad_index", png(samples(PALETTE, 4), PALETTE, 4, [chunk(b"PLTE", colours[:9].tobytes())])
 
 
 def write_jpegs(folder):
