@@ -35,8 +35,6 @@ struct bench {
 	struct k3_plan *plan;
 	struct k3_host_batch batch;
 	int32_t *rows;		     /* ids, labels, documents */
-	float *pixels;		     /* of all images */
-	const float **pixels_of;     /* [images] */
 	double gflop;		     /* the model's, of a pass */
 	struct k3_estimate estimate; /* for as many workers, by the rates of the machine file */
 	double kernel_ratio;	     /* of the kernels one after the other on one thread */
@@ -61,29 +59,18 @@ static int
 make_batch(struct bench *b)
 {
 	uint64_t key = k3_rng_key("bench vision", (uint64_t)b->seed);
-	size_t t = b->images.tokens,
-	       width = 3 * (size_t)b->config.vision.patch * b->config.vision.patch, n = 0, at = 0;
+	size_t t = b->images.tokens;
 
-	for (size_t i = 0; i < b->images.n; i++)
-		n += k3_grid_patches(&b->images.grid[i]) * width;
 	b->rows = malloc(3 * t * sizeof(*b->rows));
-	b->pixels = malloc((n + 1) * sizeof(*b->pixels));
-	b->pixels_of = malloc((b->images.n + 1) * sizeof(*b->pixels_of));
-	if (!b->rows || !b->pixels || !b->pixels_of)
+	if (!b->rows)
 		return K3_ENOMEM;
 	for (size_t i = 0; i < t; i++) {
 		b->rows[i] = (int32_t)(k3_rng_bits(key, i) % b->config.vocab);
 		b->rows[t + i] = -100;
 		b->rows[2 * t + i] = 1;
 	}
-	for (size_t i = 0; i < n; i++)
-		b->pixels[i] = (float)(2 * k3_rng_uniform(key, t + i) - 1);
-	for (size_t i = 0; i < b->images.n; i++) {
-		b->pixels_of[i] = b->pixels + at;
-		at += k3_grid_patches(&b->images.grid[i]) * width;
-	}
 	b->batch = (struct k3_host_batch){
-		.ids = b->rows, .labels = b->rows + t, .item_pixels = b->pixels_of};
+		.ids = b->rows, .labels = b->rows + t, .item_pixels = b->images.pixels_of};
 	b->layout = (struct k3_layout){.n_tokens = t, .doc_ids = b->rows + 2 * t};
 	k3_images_place(&b->images, &b->layout);
 	return K3_OK;
@@ -99,6 +86,7 @@ open_all(struct bench *b)
 	k3_plan_options_init(&b->options);
 	k3_images_apply(&b->images, &b->options);
 	b->options.machine = &b->machine;
+	K3_TRY(k3_images_fill(&b->images, &b->config, (uint64_t)b->seed));
 	K3_TRY(make_batch(b));
 	K3_TRY(k3_session_open(&b->session, &b->config, &b->options, NULL));
 	K3_TRY(k3_session_init(&b->session, (uint64_t)b->seed));
@@ -119,8 +107,6 @@ close_all(struct bench *b)
 	k3_session_close(&b->session);
 	k3_images_fini(&b->images);
 	free(b->rows);
-	free(b->pixels);
-	free(b->pixels_of);
 }
 
 /* Forward and backward passes, drained. */
