@@ -21,6 +21,7 @@ struct step_options {
 	const char *model, *documents, *scheduler, *activations, *trace;
 	long long layers, vocab, tokens, accumulate, workers, window, steps, rounds, warmup, seed;
 	struct k3_cut cut;
+	struct k3_images images;
 	double memory_gib, limit_s;
 	bool compare_workers, fingerprint, check;
 };
@@ -147,7 +148,8 @@ static int
 choose_activations(const struct step_options *o, struct k3i_step_case *what)
 {
 	struct k3_run_shape shape = {.tokens = (size_t)o->tokens,
-				     .accumulate = (uint32_t)o->accumulate};
+				     .accumulate = (uint32_t)o->accumulate,
+				     .max_patches = what->plan.max_patches};
 
 	if (o->activations)
 		return k3_activations_parse(what->plan.activations, what->config.layers,
@@ -169,10 +171,19 @@ make_case(struct step_options *o, struct k3i_step_case *what)
 		K3_TRY(k3_config_set_layers(c, o->layers));
 	if (o->vocab)
 		K3_TRY(k3_config_set_vocab(c, o->vocab));
-	c->vision.present = false; /* text alone is trained */
+	K3_TRY(k3_images_read(&o->images, c));
+	K3_TRY(k3_images_fill(&o->images, c, (uint64_t)o->seed));
+	what->images = o->images;
+	c->vision.present = o->images.text != NULL;
 	K3_TRY(k3_config_check(c));
 	K3_TRY(parse_documents(o, what));
 	k3_plan_options_init(&what->plan);
+	k3_images_apply(&o->images, &what->plan);
+	if (o->images.tokens > o->tokens) {
+		k3_error("drivers", "--images take %u rows; --tokens are %lld", o->images.tokens,
+			 o->tokens);
+		K3_TRY(K3_EINVAL);
+	}
 	K3_TRY(k3_session_cut(&what->plan, &what->machine, &o->cut, c, (size_t)o->tokens));
 	what->plan.fingerprint = o->fingerprint;
 	K3_TRY(choose_activations(o, what));
@@ -302,6 +313,7 @@ parse(struct step_options *o, int argc, char **argv)
 		{"memory", "GIB", K3_OPT_REAL, &o->memory_gib, 1e-6, 1e9,
 		 "limit of a memory node: recomputes as many layers as that needs", false},
 		K3_CUT_OPTIONS(&o->cut),
+		K3_IMAGES_OPTIONS(&o->images),
 		{"workers", "N", K3_OPT_INT, &o->workers, 1, 4096,
 		 "CPU workers (STARPU_NCPU, or all cores)", false},
 		{"compare-workers", NULL, K3_OPT_SWITCH, &o->compare_workers, 0, 0,
@@ -337,7 +349,7 @@ parse(struct step_options *o, int argc, char **argv)
 		"programs disturb less;\n"
 		"model_gflop = 6 x active matrix elements x tokens + products of attention and "
 		"KDA, "
-		"forward and backward,\n"
+		"forward and backward, with those of the tower when there are --images,\n"
 		"without what is computed again; plan_gflop = estimates of all tasks of the plan.",
 		table, sizeof(table) / sizeof(table[0]), argc, argv, &first));
 	if (first < argc) {
@@ -390,5 +402,6 @@ k3_bench_step(int argc, char **argv)
 out:
 	free(list);
 	free(what.doc_tokens);
+	k3_images_fini(&o.images);
 	return status;
 }

@@ -1,7 +1,7 @@
 /* One configuration of k3_bench step, and what was measured (inside drivers/). */
 #ifndef K3_DRIVERS_BENCH_STEP_H
 #define K3_DRIVERS_BENCH_STEP_H
-#include "../planner/plan.h"
+#include "images.h"
 
 struct k3i_step_case {
 	struct k3_config config;
@@ -11,6 +11,7 @@ struct k3i_step_case {
 	uint32_t workers;	   /* 0: the user's, or all cores */
 	size_t accumulate;
 	size_t n_docs, *doc_tokens; /* documents of each microbatch */
+	struct k3_images images;    /* of each microbatch; none without a text */
 	uint64_t seed, steps, rounds, warmup;
 	uint32_t window;
 	bool check_only;       /* no figures */

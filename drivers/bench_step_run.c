@@ -75,6 +75,16 @@ fill_rows(const struct bench *b, uint64_t step)
 	}
 }
 
+/* Documents and images of every microbatch. */
+static struct k3_layout
+layout_of(const struct bench *b)
+{
+	struct k3_layout layout = {.n_tokens = b->tokens, .doc_ids = b->doc};
+
+	k3_images_place(&b->what->images, &layout);
+	return layout;
+}
+
 static int
 open_all(struct bench *b, const struct k3i_step_case *what)
 {
@@ -123,7 +133,7 @@ submit_step(struct bench *b)
 				      [K3_HYPER_INV_N] = 1 / labels_of(b),
 				      [K3_HYPER_LR] = 1e-4,
 				      [K3_HYPER_STEP] = (double)(b->step + 1)};
-	struct k3_layout layout = {.n_tokens = n, .doc_ids = b->doc};
+	struct k3_layout layout = layout_of(b);
 	const struct k3_plan *plan;
 	int ret;
 
@@ -132,7 +142,8 @@ submit_step(struct bench *b)
 	for (size_t m = 0; m < b->what->accumulate; m++) {
 		const int32_t *rows = b->rows[b->step & 1] + 2 * n * m;
 		struct k3_microbatch what = {.backward = true, .first = m == 0, .count = true};
-		struct k3_host_batch batch = {.ids = rows, .labels = rows + n};
+		struct k3_host_batch batch = {
+			.ids = rows, .labels = rows + n, .item_pixels = b->what->images.pixels_of};
 		k3_runtime_step(b->session.runtime, (int32_t)b->step + 1, (int32_t)m);
 		K3_TRY(k3_plan_cache_get(b->session.cache, &layout, &what, b->session.clock,
 					 &plan));
@@ -250,19 +261,19 @@ out:
 static void
 count_flops(struct bench *b, struct k3i_step_result *r)
 {
-	struct k3_layout layout = {.n_tokens = b->tokens, .doc_ids = b->doc};
+	struct k3_layout layout = layout_of(b);
 	struct k3_model_flops flops;
 
 	k3_model_flops(&flops, b->session.model, &layout);
-	r->model_gflop =
-		1e-9 * (double)b->what->accumulate * (flops.weights + flops.attention + flops.kda);
+	r->model_gflop = 1e-9 * (double)b->what->accumulate *
+			 (flops.weights + flops.attention + flops.kda + flops.vision);
 }
 
 /* Of the plans that the steps ran, all in the cache by now. */
 static int
 count_plans(struct bench *b, struct k3i_step_result *r)
 {
-	struct k3_layout layout = {.n_tokens = b->tokens, .doc_ids = b->doc};
+	struct k3_layout layout = layout_of(b);
 	const struct k3_plan *plan;
 	double seconds;
 	size_t built;

@@ -12,6 +12,7 @@
 #include "../common/options.h"
 #include "../common/rng.h"
 #include "../common/status.h"
+#include "../planner/estimate.h"
 #include "../planner/model_flops.h"
 #include "../planner/plan_check.h"
 #include "../tasks/usage.h"
@@ -33,11 +34,10 @@ struct bench {
 	struct k3_layout layout;
 	struct k3_plan *plan;
 	struct k3_host_batch batch;
-	int32_t *rows;		 /* ids, labels, documents */
-	float *pixels;		 /* of all images */
-	const float **pixels_of; /* [images] */
-	double gflop;		 /* the model's, of a pass */
-	double kernel_ratio;	 /* of the kernels one after the other on one thread */
+	int32_t *rows;		     /* ids, labels, documents */
+	double gflop;		     /* the model's, of a pass */
+	struct k3_estimate estimate; /* for as many workers, by the rates of the machine file */
+	double kernel_ratio;	     /* of the kernels one after the other on one thread */
 };
 
 /* What a round gives, and then their medians. */
@@ -59,29 +59,18 @@ static int
 make_batch(struct bench *b)
 {
 	uint64_t key = k3_rng_key("bench vision", (uint64_t)b->seed);
-	size_t t = b->images.tokens,
-	       width = 3 * (size_t)b->config.vision.patch * b->config.vision.patch, n = 0, at = 0;
+	size_t t = b->images.tokens;
 
-	for (size_t i = 0; i < b->images.n; i++)
-		n += k3_grid_patches(&b->images.grid[i]) * width;
 	b->rows = malloc(3 * t * sizeof(*b->rows));
-	b->pixels = malloc((n + 1) * sizeof(*b->pixels));
-	b->pixels_of = malloc((b->images.n + 1) * sizeof(*b->pixels_of));
-	if (!b->rows || !b->pixels || !b->pixels_of)
+	if (!b->rows)
 		return K3_ENOMEM;
 	for (size_t i = 0; i < t; i++) {
 		b->rows[i] = (int32_t)(k3_rng_bits(key, i) % b->config.vocab);
 		b->rows[t + i] = -100;
 		b->rows[2 * t + i] = 1;
 	}
-	for (size_t i = 0; i < n; i++)
-		b->pixels[i] = (float)(2 * k3_rng_uniform(key, t + i) - 1);
-	for (size_t i = 0; i < b->images.n; i++) {
-		b->pixels_of[i] = b->pixels + at;
-		at += k3_grid_patches(&b->images.grid[i]) * width;
-	}
 	b->batch = (struct k3_host_batch){
-		.ids = b->rows, .labels = b->rows + t, .item_pixels = b->pixels_of};
+		.ids = b->rows, .labels = b->rows + t, .item_pixels = b->images.pixels_of};
 	b->layout = (struct k3_layout){.n_tokens = t, .doc_ids = b->rows + 2 * t};
 	k3_images_place(&b->images, &b->layout);
 	return K3_OK;
@@ -97,6 +86,7 @@ open_all(struct bench *b)
 	k3_plan_options_init(&b->options);
 	k3_images_apply(&b->images, &b->options);
 	b->options.machine = &b->machine;
+	K3_TRY(k3_images_fill(&b->images, &b->config, (uint64_t)b->seed));
 	K3_TRY(make_batch(b));
 	K3_TRY(k3_session_open(&b->session, &b->config, &b->options, NULL));
 	K3_TRY(k3_session_init(&b->session, (uint64_t)b->seed));
@@ -117,8 +107,6 @@ close_all(struct bench *b)
 	k3_session_close(&b->session);
 	k3_images_fini(&b->images);
 	free(b->rows);
-	free(b->pixels);
-	free(b->pixels_of);
 }
 
 /* Forward and backward passes, drained. */
@@ -278,10 +266,9 @@ print(const struct bench *b, const struct round *round, const struct k3_usage *u
 	for (size_t i = 0; i < b->plan->n_tasks; i++)
 		tiles += b->plan->task[i].op == K3_OP_VIT_LOAD;
 	printf("model\timages\tpatches\ttiles\tscheduler\tworkers\tstarpu\tblas\tgflop\tplan_"
-	       "gflop\tmedian_"
-	       "ms\tsgemm512_gflop_per_s\tratio\ttask_ratio\tcpu_ratio\tidle_share\tkernel_"
-	       "ratio\ttasks\tmean_"
-	       "task_ms\n");
+	       "gflop\t"
+	       "median_ms\tsgemm512_gflop_per_s\tratio\ttask_ratio\tcpu_ratio\tidle_share\t"
+	       "kernel_ratio\testimate_ms\testimate_idle\ttasks\tmean_task_ms\n");
 	printf("%s\t%s\t%zu\t%zu\t%s\t%u\t%s\t%s\t%.9g\t%.9g", b->config.name, b->images.text,
 	       patches, tiles, k3_runtime_scheduler(runtime), usage->workers,
 	       k3_runtime_version(runtime), k3_runtime_blas(runtime), b->gflop,
@@ -292,8 +279,8 @@ print(const struct bench *b, const struct round *round, const struct k3_usage *u
 		offsetof(struct round, cpu_ratio), offsetof(struct round, idle)};
 	for (size_t i = 0; i < sizeof(field) / sizeof(field[0]); i++)
 		printf("\t%.9g", median(round, n, field[i]));
-	printf("\t%.9g\t%zu\t%.9g\n", b->kernel_ratio, b->plan->n_tasks,
-	       k3_usage_mean_task_ms(usage));
+	printf("\t%.9g\t%.9g\t%.9g\t%zu\t%.9g\n", b->kernel_ratio, 1e-3 * b->estimate.makespan_us,
+	       b->estimate.idle_share, b->plan->n_tasks, k3_usage_mean_task_ms(usage));
 }
 
 static int
@@ -304,6 +291,7 @@ time_rounds(struct bench *b)
 	int ret;
 
 	K3_TRY(time_kernels(b));
+	K3_TRY(k3_plan_estimate(&b->estimate, b->plan, k3_runtime_workers(b->session.runtime)));
 	K3_TRY(run(b, b->plan, b->warmup));
 	double machine = sgemm(b);
 	for (long long i = 0; i < b->rounds; i++)

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "../common/log.h"
+#include "../common/rng.h"
 #include "../common/status.h"
 
 enum { MOST_IMAGES = 4096, MOST_SIDE = 65535 };
@@ -76,6 +77,27 @@ k3_images_read(struct k3_images *images, const struct k3_config *config)
 	return K3_OK;
 }
 
+int
+k3_images_fill(struct k3_images *images, const struct k3_config *config, uint64_t seed)
+{
+	uint64_t key = k3_rng_key("random pixels", seed);
+	size_t width = 3 * (size_t)config->vision.patch * config->vision.patch, n = 0, at = 0;
+
+	for (size_t i = 0; i < images->n; i++)
+		n += k3_grid_patches(&images->grid[i]) * width;
+	images->pixels = malloc((n + 1) * sizeof(*images->pixels));
+	images->pixels_of = malloc((images->n + 1) * sizeof(*images->pixels_of));
+	if (!images->pixels || !images->pixels_of)
+		return K3_ENOMEM;
+	for (size_t i = 0; i < n; i++)
+		images->pixels[i] = (float)(2 * k3_rng_uniform(key, i) - 1);
+	for (size_t i = 0; i < images->n; i++) {
+		images->pixels_of[i] = images->pixels + at;
+		at += k3_grid_patches(&images->grid[i]) * width;
+	}
+	return K3_OK;
+}
+
 void
 k3_images_apply(const struct k3_images *images, struct k3_plan_options *options)
 {
@@ -98,7 +120,7 @@ k3_images_fini(struct k3_images *images)
 {
 	free(images->grid);
 	free(images->row);
-	images->grid = NULL;
-	images->row = NULL;
-	images->n = 0;
+	free(images->pixels);
+	free(images->pixels_of);
+	*images = (struct k3_images){0};
 }

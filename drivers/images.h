@@ -45,6 +45,9 @@ struct k3_images {
 	struct k3_grid *grid;
 	uint32_t *row;
 	uint32_t tokens; /* rows that they take */
+	/* of k3_images_fill */
+	float *pixels;
+	const float **pixels_of; /* [n] as struct k3_host_batch has them */
 };
 
 /**
@@ -52,6 +55,8 @@ struct k3_images {
  * @return K3_OK, K3_EINVAL (logged with the word and what is allowed), K3_ENOMEM
  */
 int k3_images_read(struct k3_images *images, const struct k3_config *config);
+/** Random pixels in [-1, 1). @return K3_OK, K3_ENOMEM */
+int k3_images_fill(struct k3_images *images, const struct k3_config *config, uint64_t seed);
 /** Options of a plan with these images. */
 void k3_images_apply(const struct k3_images *images, struct k3_plan_options *options);
 /** The same for its layout. */

@@ -47,6 +47,66 @@ TEST(figures_of_a_row_fit_together)
 	program_free(&r);
 }
 
+/* By hand for preset small: 24 and 16 patches, 6 and 4 merged tokens. */
+TEST(images_add_the_towers_products_and_keep_the_bits)
+{
+	static const char step[] =
+		"step --model small --tokens 64 --steps 1 --rounds 1 --fingerprint";
+	struct program_result with =
+		program_run("STARPU_NCPU=2", "k3_bench", "%s --images 1x4x6,1x4x4", step);
+	cr_assert_eq(with.status, 0, "%s", scratch_log());
+	struct program_result none =
+		program_run("STARPU_NCPU=1", "k3_bench", "%s --images none", step);
+	cr_assert_eq(none.status, 0, "%s", scratch_log());
+	const double n[] = {24, 16}, m[] = {6, 4};
+	double want = 0;
+	for (int i = 0; i < 2; i++)
+		want += 4 * n[i] * 48 * 12 + 6 * n[i] * (4 * 48 * 48 + 2 * 48 * 96) +
+			12 * n[i] * n[i] * 48 + 6 * m[i] * 192 * (192 + 64);
+	cr_expect_float_eq(number(with.out, "model_gflop") - number(none.out, "model_gflop"),
+			   1e-9 * want, 1e-9);
+	/* the same with another number of workers */
+	struct program_result again =
+		program_run("STARPU_NCPU=1", "k3_bench", "%s --images 1x4x6,1x4x4", step);
+	char *one = program_column(with.out, "fingerprint"),
+	     *two = program_column(again.out, "fingerprint"),
+	     *text = program_column(none.out, "fingerprint");
+	cr_expect_str_eq(one, two);
+	cr_expect_str_neq(one, text);
+	free(one);
+	free(two);
+	free(text);
+	program_free(&with);
+	program_free(&none);
+	program_free(&again);
+}
+
+TEST(the_tower_alone_is_timed_beside_the_machine)
+{
+	struct program_result r =
+		program_run("STARPU_NCPU=2", "k3_bench",
+			    "vision --model small --images 1x8x8,1x4x4 --rounds 1");
+
+	cr_assert_eq(r.status, 0, "%s", scratch_log());
+	double ms = number(r.out, "median_ms"), gflop = number(r.out, "gflop"),
+	       sgemm = number(r.out, "sgemm512_gflop_per_s");
+	cr_expect_eq(number(r.out, "patches"), 80);
+	cr_expect_float_eq(number(r.out, "ratio"), gflop / ms * 1e3 / sgemm / 2,
+			   1e-4 * number(r.out, "ratio"));
+	cr_expect_gt(number(r.out, "task_ratio"), number(r.out, "ratio"));
+	cr_expect_gt(number(r.out, "kernel_ratio"), 0);
+	cr_expect(number(r.out, "idle_share") > 0 && number(r.out, "idle_share") < 1);
+	/* attention's scores are computed again */
+	cr_expect_gt(number(r.out, "plan_gflop"), gflop);
+	program_free(&r);
+	static const char *const wrong[] = {"--images none", "--images 1x3x4", "--model tiny", "x"};
+	for (size_t i = 0; i < 4; i++) {
+		r = program_run("", "k3_bench", "vision %s", wrong[i]);
+		cr_expect_eq(r.status, 2, "%s: %d, %s", wrong[i], r.status, scratch_log());
+		program_free(&r);
+	}
+}
+
 TEST(workers_are_compared_beside_the_machine)
 {
 	struct program_result r = program_run(
