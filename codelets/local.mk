@@ -3,6 +3,7 @@ libk3_la_SOURCES += \
 	codelets/attnres/mix_norm_cpu.c \
 	codelets/embed/embed_cpu.c \
 	codelets/glu/glu_cpu.c \
+	codelets/glu/glu_cuda.h \
 	codelets/io/load_cpu.c \
 	codelets/io/vit_load_cpu.c \
 	codelets/kda/exp_neg.h \

@@ -1,17 +1,19 @@
 # K3_CHECK_CUDA
 # -------------
-# nvcc and the CUDA runtime.  They are only detected: no code of this version uses them.
+# nvcc, the CUDA runtime and cuBLASLt; after K3_CHECK_STARPU.  No device and no driver are needed.  Where StarPU has no
+# CUDA, --with-cuda builds the kernels and their tests alone, and the default builds nothing.
 #
 # Options:   --with-cuda[=DIR], --without-cuda   default: check, in $CUDA_HOME and /usr/local/cuda
-# Variables: NVCC, NVCCFLAGS, CUDA_ARCH (e.g. sm_90; default: what nvcc takes)
-# Results:   NVCC, NVCCFLAGS, CUDA_CFLAGS, CUDA_LIBS, conditional HAVE_CUDA, k3_cuda_summary
+# Variables: NVCC, NVCCFLAGS, CUDA_ARCH (list such as "90a 100"; default 90a; PTX of compute_90 goes with it)
+# Results:   NVCC, NVCCFLAGS, CUDA_CFLAGS, CUDA_LIBS, K3_HAVE_CUDA in CUDA_CFLAGS, conditional HAVE_CUDA,
+#            k3_cuda_summary
 AC_DEFUN([K3_CHECK_CUDA], [
 AC_ARG_WITH([cuda],
 	[AS_HELP_STRING([--with-cuda@<:@=DIR@:>@], [CUDA toolkit in DIR; default: check])],
 	[], [with_cuda=check])
 AC_ARG_VAR([NVCC], [CUDA compiler])
 AC_ARG_VAR([NVCCFLAGS], [flags of the CUDA compiler])
-AC_ARG_VAR([CUDA_ARCH], [architecture that the CUDA code is compiled for, e.g. sm_90])
+AC_ARG_VAR([CUDA_ARCH], [architectures that the CUDA code is compiled for, e.g. "90a 100"; default 90a])
 have_cuda=no
 k3_cuda_summary=no
 AS_CASE([$with_cuda],
@@ -31,14 +33,34 @@ AS_IF([test "x$with_cuda" != xno],
 	 done
 	 AS_IF([test -z "$k3_cuda_lib"],
 		[k3_cuda_missing="${k3_cuda_missing:+$k3_cuda_missing, }no libcudart.so in $k3_cuda_dir/lib64"])
-	 AS_IF([test -z "$k3_cuda_missing"],
+	 AS_IF([test -e "$k3_cuda_dir/include/cublasLt.h"], [],
+		[k3_cuda_missing="${k3_cuda_missing:+$k3_cuda_missing, }no $k3_cuda_dir/include/cublasLt.h"])
+	 saved_CPPFLAGS=$CPPFLAGS
+	 CPPFLAGS="$CPPFLAGS $STARPU_CFLAGS"
+	 AC_PREPROC_IFELSE([AC_LANG_PROGRAM([[#include <starpu_config.h>
+#ifndef STARPU_USE_CUDA
+#error without CUDA
+#endif]])], [k3_cuda_starpu=yes], [k3_cuda_starpu=no])
+	 CPPFLAGS=$saved_CPPFLAGS
+	 AS_IF([test -n "$k3_cuda_missing"], [],
+		[test "x$with_cuda$k3_cuda_starpu" = xcheckno],
+		[AC_MSG_RESULT([yes, but not in StarPU])
+		 NVCC=
+		 k3_cuda_summary="no: this StarPU has none (--with-cuda builds the kernels and their tests)"],
 		[AC_MSG_RESULT([yes])
 		 have_cuda=yes
-		 CUDA_CFLAGS="-isystem $k3_cuda_dir/include"
-		 CUDA_LIBS="-L$k3_cuda_lib -lcudart"
-		 : "${NVCCFLAGS=-O3 -g}"
-		 AS_IF([test -n "$CUDA_ARCH"], [NVCCFLAGS="$NVCCFLAGS -arch=$CUDA_ARCH"])
-		 k3_cuda_summary="found in $k3_cuda_dir; this version does not use it"],
+		 CUDA_CFLAGS="-isystem $k3_cuda_dir/include -DK3_HAVE_CUDA"
+		 CUDA_LIBS="-L$k3_cuda_lib -lcublasLt -lcudart -lstdc++"
+		 : "${NVCCFLAGS=-O3 -lineinfo}"
+		 for k3_arch in ${CUDA_ARCH:-90a}; do
+			NVCCFLAGS="$NVCCFLAGS -gencode arch=compute_$k3_arch,code=sm_$k3_arch"
+		 done
+		 AS_IF([test -z "$CUDA_ARCH"],
+			[NVCCFLAGS="$NVCCFLAGS -gencode arch=compute_90,code=compute_90"])
+		 k3_cuda_summary="$k3_cuda_dir, for ${CUDA_ARCH:-90a and PTX of 90}"
+		 AS_IF([test "$k3_cuda_starpu" = no],
+			[k3_cuda_summary="$k3_cuda_summary; kernels and tests alone, as this StarPU has no CUDA"])])
+	 AS_IF([test -z "$k3_cuda_missing"], [],
 		[AC_MSG_RESULT([no])
 		 NVCC=
 		 AS_IF([test "x$with_cuda" != xcheck],

@@ -1,0 +1,26 @@
+/* All operations that have CUDA kernels, and their declarations. */
+#ifndef K3_CUDA_KERNELS_H
+#define K3_CUDA_KERNELS_H
+
+#include "../../common/ops.h"
+#include "../glu/glu_cuda.h"
+#include "cuda.h"
+
+/* X(operation, arguments, stem of its kernels, 1: with a scratch function) */
+#define K3_CUDA_OP_MAP(X) K3_GLU_CUDA_MAP(X)
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+#define X(op, args, stem, scratch)                                                                 \
+	void k3_##stem##_cuda_f32(void *const *buf, const struct args *a,                          \
+				  const struct k3_cuda *cuda);                                     \
+	void k3_##stem##_cuda_bf16(void *const *buf, const struct args *a,                         \
+				   const struct k3_cuda *cuda);                                    \
+	size_t k3_##stem##_cuda_scratch(const struct args *a);
+K3_CUDA_OP_MAP(X)
+#undef X
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,18 @@
+# CUDA kernels of all families, built with --with-cuda.
+if HAVE_CUDA
+libk3_la_SOURCES += \
+	codelets/cuda/cuda.cu \
+	codelets/cuda/gemm.cu \
+	codelets/glu/glu_cuda.cu
+endif
+
+EXTRA_DIST += \
+	codelets/cuda/cuda.cu \
+	codelets/cuda/cuda.h \
+	codelets/cuda/device.cuh \
+	codelets/cuda/gemm.cu \
+	codelets/cuda/gemm.h \
+	codelets/cuda/gemm_plans.h \
+	codelets/cuda/kernels.h \
+	codelets/cuda/situ.cuh \
+	codelets/glu/glu_cuda.cu
