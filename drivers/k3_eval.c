@@ -64,7 +64,8 @@ main(int argc, char **argv)
 	const char *load = NULL, *data = NULL, *prompt = NULL, *caption = NULL;
 	long long tokens = 1024, bytes = 200, seed = 0, tile = 0, window = 0, trace_tasks = 0,
 		  samples = 2;
-	const char *trace = NULL, *machine_file = NULL;
+	enum k3_device place = K3_DEVICE_CPU;
+	const char *device = "cpu", *trace = NULL, *machine_file = NULL;
 	struct k3_machine machine;
 	double temperature = 0;
 	bool cut_state = false, images = false;
@@ -97,6 +98,7 @@ main(int argc, char **argv)
 		 "most tasks in flight; 0: unlimited (0)", false},
 		{"cut-state", NULL, K3_OPT_SWITCH, &cut_state, 0, 0,
 		 "for tests: KDA's state and convolution end at each tile", false},
+		K3_DEVICE_OPTION(&device),
 		K3_TRACE_OPTIONS(&trace, &trace_tasks),
 	};
 	struct k3_session session = {0};
@@ -118,11 +120,13 @@ main(int argc, char **argv)
 				      : "one of --data, --prompt and --caption is needed");
 		K3_TRY(K3_EINVAL);
 	}
+	K3_TRY(k3_device_parse(&place, device));
 	if (data || caption)
 		K3_TRY(has_images(data ? data : caption, &images));
 	K3_TRY(k3_session_machine(&machine, machine_file));
 	K3_TRY(k3_eval_open(&session, load, (uint32_t)tile,
 			    &(struct k3_runtime_options){.window = (uint32_t)window,
+							 .device = place,
 							 .trace_dir = trace,
 							 .trace_most_tasks = (size_t)trace_tasks},
 			    cut_state, &machine, images));

@@ -9,6 +9,14 @@
 #include "../tasks/submit.h"
 #include "../tasks/trace.h"
 
+/* Line of an option table: where tasks run; target a string. */
+#define K3_DEVICE_OPTION(target)                                                                   \
+	{                                                                                          \
+		"device", "cpu|cuda|all", K3_OPT_STRING, target, 0, 0,                             \
+			"where tasks run: CPU cores, GPUs (and cores for what GPUs cannot do), "   \
+			"or both (cpu)",                                                           \
+			false                                                                      \
+	}
 /* Lines of an option table: a trace. */
 #define K3_TRACE_OPTIONS(dir, most_tasks)                                                          \
 	{"trace",                                                                                  \

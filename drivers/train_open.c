@@ -310,8 +310,10 @@ k3i_train_open(struct k3i_trainer *t, const char *folder)
 {
 	const struct k3_train_options *o = t->options;
 	struct k3_plan_options plan;
+	enum k3_device device;
 	int ret;
 
+	K3_TRY(k3_device_parse(&device, o->device));
 	K3_TRY(open_data(t));
 	K3_TRY(make_config(t));
 	K3_TRY(check_save(o, folder));
@@ -320,6 +322,7 @@ k3i_train_open(struct k3i_trainer *t, const char *folder)
 	K3_TRY(k3_session_open(
 		&t->session, &t->config, &plan,
 		&(struct k3_runtime_options){.window = (uint32_t)o->window,
+					     .device = device,
 					     .trace_dir = o->trace,
 					     .trace_most_tasks = (size_t)o->trace_tasks,
 					     .calibrate = o->calibrate}));

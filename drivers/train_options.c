@@ -80,6 +80,7 @@ make_table(struct k3_option *table, struct k3_train_options *o)
 		 "a hash over loss, gradients and parameters in each line", false},
 		{"cut-state", NULL, K3_OPT_SWITCH, &o->cut_state, 0, 0,
 		 "for tests: KDA's state and convolution end at each tile", false},
+		K3_DEVICE_OPTION(&o->device),
 		K3_TRACE_OPTIONS(&o->trace, &o->trace_tasks),
 	};
 
@@ -103,13 +104,15 @@ defaults(struct k3_train_options *o)
 	o->clip = 1;
 	o->balance = "quantile";
 	o->vision = "auto";
+	o->device = "cpu";
 }
 
 /* Of this run of the program, not of the training: run.json does not hold it. */
 static bool
 is_momentary(const char *name)
 {
-	static const char *const names[] = {"trace", "trace-tasks", "machine", "calibrate"};
+	static const char *const names[] = {"trace", "trace-tasks", "machine", "calibrate",
+					    "device"};
 
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
 		if (strcmp(names[i], name) == 0)
@@ -356,6 +359,8 @@ check(const struct k3_train_options *o)
 		k3_error("drivers", "--warmup %lld: at most --steps, %lld", o->warmup, o->steps);
 		return K3_EINVAL;
 	}
+	if (k3_device_parse(&(enum k3_device){0}, o->device) != K3_OK)
+		return K3_EINVAL;
 	if (strcmp(o->vision, "auto") != 0 && strcmp(o->vision, "on") != 0 &&
 	    strcmp(o->vision, "off") != 0) {
 		k3_error("drivers", "--vision %s: must be auto, on or off", o->vision);

@@ -3,6 +3,7 @@ libk3_la_SOURCES += \
 	tasks/checkpoint_load.c \
 	tasks/checkpoint_save.c \
 	tasks/codelets.c \
+	tasks/device.c \
 	tasks/perfmodel_check.c \
 	tasks/runtime.c \
 	tasks/store.c \
@@ -27,6 +28,7 @@ libk3_la_SOURCES += \
 nobase_k3include_HEADERS += \
 	tasks/checkpoint.h \
 	tasks/codelets.h \
+	tasks/device.h \
 	tasks/perfmodel_check.h \
 	tasks/runtime.h \
 	tasks/store.h \

@@ -51,8 +51,8 @@ report_cores(const struct k3_runtime *r)
 {
 	uint32_t cores = k3_runtime_cores();
 
-	k3_info("tasks", "StarPU %s, scheduler %s, %u CPU workers on %u cores", r->version,
-		r->scheduler, r->workers, cores);
+	k3_info("tasks", "StarPU %s, scheduler %s, %u CPU workers on %u cores, %u CUDA workers",
+		r->version, r->scheduler, r->workers, cores, starpu_cuda_worker_get_count());
 	if (r->workers < cores && r->workers >= STARPU_MAXCPUS)
 		k3_warn("tasks",
 			"this StarPU was built for at most %d CPU workers: contrib/build-starpu.sh "
@@ -125,6 +125,8 @@ k3_runtime_create(struct k3_runtime **runtime, const struct k3_runtime_options *
 	if (!r)
 		return K3_ENOMEM;
 	ret = check_version(r);
+	if (ret == K3_OK)
+		ret = k3i_device_choose(options->device);
 	if (ret != K3_OK) {
 		free(r);
 		return ret;
@@ -132,6 +134,8 @@ k3_runtime_create(struct k3_runtime **runtime, const struct k3_runtime_options *
 	k3i_watchdog_prepare();
 	starpu_malloc_set_align(256);
 	starpu_conf_init(&conf);
+	if (options->device == K3_DEVICE_CPU)
+		conf.ncuda = 0;
 	k3_codelets_use_history(options->calibrate);
 	/* StarPU has only measurements to calibrate: not the plan's costs, whatever its environment
 	 * says */
@@ -161,12 +165,14 @@ k3_runtime_create(struct k3_runtime **runtime, const struct k3_runtime_options *
 	}
 	r->step = -1;
 	r->calibrate = options->calibrate;
-	if (r->calibrate)
+	ret = k3i_device_start(options->device);
+	if (ret == K3_OK && r->calibrate)
 		ret = report_models("to go by", true);
 	if (ret == K3_OK && options->trace_dir)
 		ret = k3i_trace_starpu_create(&r->trace, options->trace_dir,
 					      options->trace_most_tasks);
 	if (ret != K3_OK) {
+		k3i_device_stop();
 		starpu_shutdown();
 		free(r);
 		return ret;
@@ -205,6 +211,7 @@ k3_runtime_destroy(struct k3_runtime *runtime)
 		return;
 	k3_runtime_drain(runtime);
 	(void)k3_runtime_trace_finish(runtime);
+	k3i_device_stop();
 	starpu_shutdown(); /* writes the models */
 	if (runtime->calibrate)
 		(void)report_models("after this run", false);

@@ -153,6 +153,7 @@ k3_submit_plan(struct k3_store *store, const struct k3_plan *plan,
 	/* StarPU keeps two levels of iterations for its own traces: step and layer + 1 */
 	starpu_iteration_push((unsigned long)(step < 0 ? 0 : step));
 	K3_TRY(check_codelets(plan));
+	K3_TRY(k3i_device_reserve(plan));
 	K3_TRY(k3_store_prepare(store, plan));
 	for (size_t i = 0; i < plan->n_tasks; i++) {
 		const struct k3_task *t = &plan->task[i];
