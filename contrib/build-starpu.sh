@@ -1,18 +1,25 @@
 #!/bin/sh
-# Builds StarPU 1.4.10 with FxT tracing and room for 256 cores from Debian's source package, without CUDA.
-#   usage: sh contrib/build-starpu.sh PREFIX
+# Builds StarPU 1.4.10 with FxT tracing and room for 256 cores from Debian's source package.
+#   usage: sh contrib/build-starpu.sh PREFIX [--cuda DIR]
+# --cuda DIR  with CUDA, from the toolkit in DIR (e.g. /usr/local/cuda); no device or driver is needed
 # Then: configure --with-starpu=PREFIX, or sh contrib/check.sh --starpu PREFIX.
-# About five minutes on 2 cores.  A PREFIX that is finished is left alone.  STARPU_VERSION names another
+# Five minutes on 2 cores, ten with CUDA.  A PREFIX that is finished is left alone.  STARPU_VERSION names another
 # version of the package; when the wanted one has left the archive, the newest there is taken.
 # The source entry lives in a folder of its own: the machine's apt configuration is only read.
 set -eu
 top=$(cd "$(dirname "$0")/.." && pwd)
 . "$top/contrib/packages.sh"
-prefix=${1:?usage: sh contrib/build-starpu.sh PREFIX}
+prefix=${1:?usage: sh contrib/build-starpu.sh PREFIX [--cuda DIR]}
+case ${2:-} in
+'') cuda= ;;
+--cuda) cuda=${3:?--cuda needs the folder of a toolkit} ;;
+*) echo "build-starpu.sh: unknown option $2; known: --cuda DIR" >&2; exit 2 ;;
+esac
+[ -z "$cuda" ] || [ -x "$cuda/bin/nvcc" ] || { echo "build-starpu.sh: no $cuda/bin/nvcc" >&2; exit 2; }
 mkdir -p "$prefix"
 prefix=$(cd "$prefix" && pwd)
 version=${STARPU_VERSION:-1.4.10+dfsg-2}
-marker=$prefix/.starpu-k3-built
+marker=$prefix/.starpu-k3-built${cuda:+-cuda}
 if [ -e "$marker" ]; then
 	echo "StarPU $(cat "$marker") is in $prefix already"
 	exit 0
@@ -45,8 +52,19 @@ cd starpu-*/
 version=$(dpkg-parsechangelog -S Version)
 mkdir build-k3
 cd build-k3
-# CUDA is off by name: configure would take any nvcc in PATH, and CUDA 13 does not compile.
-../configure --prefix="$prefix" --disable-cuda --disable-hip --disable-opencl --disable-socl \
+# Without --cuda it is off by name: configure would take any nvcc in PATH.
+if [ -n "$cuda" ]; then
+	# CUDA 13 has no cudaDeviceProp.computeMode; the attribute tells the same.
+	for file in ../src/drivers/cuda/driver_cuda.c ../src/drivers/cuda/driver_cuda1.c; do
+		[ ! -e "$file" ] || sed -i 's/^\([ \t]*\)if (props\[devid\]\.computeMode == cudaComputeModeExclusive)/\1int mode = 0;\n\1if (cudaDeviceGetAttribute(\&mode, cudaDevAttrComputeMode, devid) == cudaSuccess \&\& mode == cudaComputeModeExclusive)/' "$file"
+	done
+	set -- --with-cuda-dir="$cuda" --enable-maxcudadev=8
+	LDFLAGS="-L$cuda/lib64 -L$cuda/lib64/stubs"
+	export LDFLAGS
+else
+	set -- --disable-cuda
+fi
+../configure --prefix="$prefix" "$@" --disable-hip --disable-opencl --disable-socl \
 	--disable-starpufft --disable-starpupy --disable-starpurm --disable-bubble --disable-fortran \
 	--disable-build-doc --disable-build-doc-pdf --disable-build-tests --disable-build-examples \
 	--enable-maxcpus=256 --enable-fxt --disable-static --disable-dependency-tracking \
