@@ -22,7 +22,7 @@ static const struct {
 } families[] = {
 	{"embed", bench_embed}, {"attnres", bench_attnres}, {"kda", bench_kda},
 	{"mla", bench_mla},	{"moe", bench_moe},	    {"glu", bench_glu},
-	{"loss", bench_loss},	{"optim", bench_optim},
+	{"loss", bench_loss},	{"optim", bench_optim},	    {"vit", bench_vit},
 };
 static const size_t n_families = sizeof(families) / sizeof(families[0]);
 
@@ -174,14 +174,15 @@ k3_bench_op(int argc, char **argv)
 		{"plant-fault", "CASE/OUTPUT", K3_OPT_STRING, &b.fault, 0, 0,
 		 "for tests: spoils one element of that result, so that the case is wrong", false},
 	};
-	int first, ret = k3_options_parse(
-			   "k3_bench op", "[OPTIONS] FAMILY|all",
-			   "Checks each operation against a plain form, then times it on one "
-			   "thread in turns with a limit of the machine.\n"
-			   "Families: embed attnres kda mla moe glu loss optim. Targets are the "
-			   "shares that "
-			   "are asked for; a share below does not change the exit status.",
-			   table, sizeof(table) / sizeof(table[0]), argc, argv, &first);
+	int first,
+		ret = k3_options_parse(
+			"k3_bench op", "[OPTIONS] FAMILY|all",
+			"Checks each operation against a plain form, then times it on one "
+			"thread in turns with a limit of the machine.\n"
+			"Families: embed attnres kda mla moe glu loss optim vit. Targets are the "
+			"shares that "
+			"are asked for; a share below does not change the exit status.",
+			table, sizeof(table) / sizeof(table[0]), argc, argv, &first);
 
 	if (ret == K3_EINTR)
 		return 0;

@@ -38,6 +38,7 @@ void bench_loss(struct bench *b);
 void bench_mla(struct bench *b);
 void bench_moe(struct bench *b);
 void bench_optim(struct bench *b);
+void bench_vit(struct bench *b);
 
 enum { BENCH_BUFFERS = 64, BENCH_CALLS = 2, BENCH_OUTPUTS = 16 };
 

@@ -22,4 +22,8 @@ drivers_libdrivers_la_SOURCES += \
 	tests/bench/bench_moe_expert.c \
 	tests/bench/bench_moe_share.c \
 	tests/bench/bench_optim.c \
-	tests/bench/bench_time.c
+	tests/bench/bench_time.c \
+	tests/bench/bench_vit.c \
+	tests/bench/bench_vit.h \
+	tests/bench/bench_vit_attn.c \
+	tests/bench/bench_vit_edges.c
