@@ -1,7 +1,8 @@
-/* k3_bench vision: the vision tower forward and backward on random pixels, beside one-thread sgemm of
- * 512^3.  The text layers are left out (struct k3_microbatch), so that nothing else fills idle workers.
- * The trap: on a machine that others use, a rate and what it is compared with must be taken in the same
- * seconds, so ratios are made per round and the median over the rounds is told. */
+/* k3_bench vision: the vision tower forward and backward on random pixels, beside one-thread
+ * sgemm of 512^3.  The text layers are left out (struct k3_microbatch), so that nothing else
+ * fills idle workers. The trap: on a machine that others use, a rate and what it is compared
+ * with must be taken in the same seconds, so ratios are made per round and the median over the
+ * rounds is told. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -139,8 +140,8 @@ mean_square(struct bench *b, const struct k3_plan *plan, int32_t datum)
 	return n ? sum / (double)n : NAN;
 }
 
-/* Features are normalised, so their mean square is 1; what the embeddings' gradient leaves at the pixels'
- * end is finite and not zero. */
+/* Features are normalised, so their mean square is 1; what the embeddings' gradient leaves at
+ * the pixels' end is finite and not zero. */
 static int
 check(struct bench *b)
 {
@@ -167,8 +168,8 @@ out:
 	return ret;
 }
 
-/* What the kernels reach one after the other on this thread, by its own clock: other programs and idle
- * workers do not count. */
+/* What the kernels reach one after the other on this thread, by its own clock: other programs
+ * and idle workers do not count. */
 static int
 time_kernels(struct bench *b)
 {

@@ -53,8 +53,8 @@ out:
 	return ret;
 }
 
-/* Two items that half of the rows and four of them take: an image of up to 1,024 patches, and a small
- * one, with two frames where the tower knows them. */
+/* Two items that half of the rows and four of them take: an image of up to 1,024 patches, and a
+ * small one, with two frames where the tower knows them. */
 struct items {
 	struct k3_grid grid[2];
 	uint32_t row[2];

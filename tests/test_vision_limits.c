@@ -1,5 +1,5 @@
-/* Images that no plan can hold, and the memory of runs with images: no microbatch within the bound needs
- * more slots of a class than the bound says. */
+/* Images that no plan can hold, and the memory of runs with images: no microbatch within the
+ * bound needs more slots of a class than the bound says. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -288,8 +288,8 @@ TEST(the_worst_images_reach_the_number_of_tiles_that_is_planned_for)
 	}
 }
 
-/* Images in seven and five tiles have 74 pairs of attention a block backward, where none has a pair for
- * each of 19 tiles; nothing else may move the lives of data. */
+/* Images in seven and five tiles have 74 pairs of attention a block backward, where none has a
+ * pair for each of 19 tiles; nothing else may move the lives of data. */
 TEST(images_move_lifetimes_by_their_pairs_of_attention_alone)
 {
 	struct k3_plan_options o = vision_case_options();

@@ -1,5 +1,5 @@
-/* k3_bench op vit: the vision tower, one image in one tile.  Here: shapes, output projection and MLP of
- * a block.  A model without a tower gets the one of preset small. */
+/* k3_bench op vit: the vision tower, one image in one tile.  Here: shapes, output projection and
+ * MLP of a block.  A model without a tower gets the one of preset small. */
 #include <math.h>
 
 #include "bench_vit.h"

@@ -15,7 +15,8 @@ int32_t *bench_vit_layout(struct bench_case *c, const struct vit *v);
 double *bench_vit_rstd(struct bench_case *c, const float *x, size_t rows, size_t d, double eps);
 double *bench_vit_normed(struct bench_case *c, const float *x, const float *norm, size_t rows,
 			 size_t d, double eps);
-/** What bench_rms_back gives for all rows, with `add` [rows, d] added (NULL: nothing); *dnorm [d]. */
+/** What bench_rms_back gives for all rows, with `add` [rows, d] added (NULL: nothing); *dnorm
+ * [d]. */
 double *bench_vit_norm_back(struct bench_case *c, const double *dy, const float *x,
 			    const float *norm, const float *add, size_t rows, size_t d, double eps,
 			    double **dnorm);

@@ -1,6 +1,6 @@
-/* k3_bench op vit: queries, keys and values with their rotation, and attention of an image over itself,
- * forward and backward.  The oracle turns pairs one by one and forms whole matrices of each head, in
- * double. */
+/* k3_bench op vit: queries, keys and values with their rotation, and attention of an image over
+ * itself, forward and backward.  The oracle turns pairs one by one and forms whole matrices of
+ * each head, in double. */
 #include <cblas.h>
 #include <math.h>
 

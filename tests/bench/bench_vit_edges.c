@@ -1,6 +1,6 @@
-/* k3_bench op vit: what is before and behind the tower's blocks: patch embedding, final norm with merge,
- * projector.  The embedding's image has the position table's size, so that places are table entries; the
- * tests of the kernel cover the resampling. */
+/* k3_bench op vit: what is before and behind the tower's blocks: patch embedding, final norm
+ * with merge, projector.  The embedding's image has the position table's size, so that places
+ * are table entries; the tests of the kernel cover the resampling. */
 #include <math.h>
 
 #include "bench_vit.h"
