@@ -55,6 +55,7 @@ libk3_la_SOURCES += \
 	codelets/vec/vec_avx2_cpu.c \
 	codelets/vec/vec_avx512_cpu.c \
 	codelets/vec/vec_cpu.c \
+	codelets/vec/vec_gelu.h \
 	codelets/vec/vec_lanes.h \
 	codelets/vec/vec_sum.h \
 	codelets/vec/vec_table.h \

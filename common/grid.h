@@ -9,6 +9,9 @@ struct k3_grid {
 	uint32_t t, h, w;
 };
 
+/* Longest side of an image (model.md 6.1). */
+enum { K3_VISION_MOST_SIDE = 512 };
+
 static inline uint64_t
 k3_grid_patches(const struct k3_grid *grid)
 {

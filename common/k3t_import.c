@@ -10,13 +10,11 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "files.h"
+#include "k3t_split.h"
 #include "log.h"
 #include "status.h"
-
-enum { PIECE_TOKENS = 4096, MIN_BYTE_VOCAB = 260 };
 
 struct path_list {
 	char **paths;
@@ -83,7 +81,7 @@ static int
 files_collect(struct path_list *list, const char *path)
 {
 	char *copy = strdup(path);
-	char *const roots[] = { copy, NULL };
+	char *const roots[] = {copy, NULL};
 	FTS *tree = copy ? fts_open(roots, FTS_PHYSICAL | FTS_NOCHDIR, by_name) : NULL;
 	int ret = K3_OK;
 
@@ -111,24 +109,16 @@ out:
 }
 
 static int
-bytes_put(struct k3_k3t_writer *w, const unsigned char *data, uint64_t n)
+doc_put(struct k3_k3t_writer *w, const unsigned char *data, uint64_t n)
 {
-	uint32_t piece[PIECE_TOKENS];
-	int ret = K3_OK;
+	int ret = k3i_k3t_put_bytes(w, data, n);
 
-	for (uint64_t done = 0; done < n && ret == K3_OK; done += PIECE_TOKENS) {
-		size_t part = n - done < PIECE_TOKENS ? (size_t)(n - done) : PIECE_TOKENS;
-		for (size_t i = 0; i < part; i++)
-			piece[i] = data[done + i];
-		ret = k3_k3t_writer_put(w, piece, NULL, part);
-	}
 	return ret == K3_OK ? k3_k3t_writer_end_doc(w, NULL) : ret;
 }
 
 /* One file: its beginning to train, its end to val. */
 static int
-file_import(struct k3_k3t_writer *train, struct k3_k3t_writer *val, const char *path,
-            double holdout)
+file_import(const struct k3i_k3t_split *split, const char *path, double holdout)
 {
 	struct k3i_map map;
 	int ret;
@@ -136,10 +126,10 @@ file_import(struct k3_k3t_writer *train, struct k3_k3t_writer *val, const char *
 	K3_TRY(k3i_map_open(&map, path));
 	if (map.bytes == 0)
 		k3_warn("common", "%s: skipped, the file is empty", path);
-	uint64_t held = val ? (uint64_t)((double)map.bytes * holdout) : 0;
-	K3_TRY(bytes_put(train, map.data, map.bytes - held));
+	uint64_t held = split->val ? (uint64_t)((double)map.bytes * holdout) : 0;
+	K3_TRY(doc_put(split->train, map.data, map.bytes - held));
 	if (held > 0)
-		K3_TRY(bytes_put(val, map.data + map.bytes - held, held));
+		K3_TRY(doc_put(split->val, map.data + map.bytes - held, held));
 out:
 	k3i_map_close(&map);
 	return ret;
@@ -160,54 +150,23 @@ k3_k3t_val_path(const char *out)
 	return path;
 }
 
-static int
-arguments_check(const char *out, uint32_t vocab, double holdout)
-{
-	if (vocab < MIN_BYTE_VOCAB || vocab > INT32_MAX) {
-		k3_error("common",
-		         "%s: vocabulary %" PRIu32 ", allowed are %d to %d: 256 bytes and four "
-		         "special ids",
-		         out, vocab, MIN_BYTE_VOCAB, INT32_MAX);
-		return K3_EINVAL;
-	}
-	if (!(holdout >= 0.0 && holdout < 1.0)) {
-		k3_error("common", "%s: holdout %g, allowed are 0 <= holdout < 1", out, holdout);
-		return K3_EINVAL;
-	}
-	return K3_OK;
-}
-
 int
 k3_k3t_import_bytes(const char *const *paths, size_t n_paths, const char *out, uint32_t vocab,
-                    double holdout)
+		    double holdout)
 {
-	const struct k3_k3t_ids ids = { vocab, vocab - 4, vocab - 3, vocab - 2, vocab - 1 };
-	struct path_list list = { 0 };
-	struct k3_k3t_writer *train = NULL, *val = NULL;
-	char *val_path = k3_k3t_val_path(out);
-	int ret = K3_EINVAL;
+	struct path_list list = {0};
+	struct k3i_k3t_split split = {0};
+	int ret = K3_OK;
 
-	if (!val_path)
-		goto out;
-	K3_TRY(arguments_check(out, vocab, holdout));
 	for (size_t i = 0; i < n_paths; i++)
 		K3_TRY(files_collect(&list, paths[i]));
-	K3_TRY(k3_k3t_writer_create(&train, out, &ids));
-	if (holdout > 0)
-		K3_TRY(k3_k3t_writer_create(&val, val_path, &ids));
+	K3_TRY(k3i_k3t_split_create(&split, out, vocab, holdout));
 	for (size_t i = 0; i < list.n; i++)
-		K3_TRY(file_import(train, val, list.paths[i], holdout));
-	K3_TRY(k3_k3t_writer_finish(train));
-	if (val)
-		K3_TRY(k3_k3t_writer_finish(val));
-	K3_TRY(k3_k3t_writer_publish(train));
-	if (val && (ret = k3_k3t_writer_publish(val)) != K3_OK)
-		unlink(out);
+		K3_TRY(file_import(&split, list.paths[i], holdout));
+	ret = k3i_k3t_split_publish(&split);
 out:
-	k3_k3t_writer_destroy(train);
-	k3_k3t_writer_destroy(val);
+	k3i_k3t_split_destroy(&split);
 	list_free(&list);
-	free(val_path);
 	return ret;
 }
 
@@ -228,7 +187,7 @@ raw_token(const struct k3i_map *map, uint32_t token_bytes, uint64_t i)
 /* Tokens first .. end-1 of the dump as one document. */
 static int
 raw_doc_put(struct k3_k3t_writer *w, const struct k3i_map *map, uint32_t token_bytes,
-            uint64_t first, uint64_t end)
+	    uint64_t first, uint64_t end)
 {
 	int ret = K3_OK;
 
@@ -241,7 +200,7 @@ raw_doc_put(struct k3_k3t_writer *w, const struct k3i_map *map, uint32_t token_b
 
 static int
 raw_put(struct k3_k3t_writer *w, const struct k3i_map *map, const char *path, uint32_t token_bytes,
-        const struct k3_k3t_ids *ids)
+	const struct k3_k3t_ids *ids)
 {
 	uint64_t n = map->bytes / token_bytes, first = 0, n_empty = 0;
 	int ret = K3_OK;
@@ -249,8 +208,8 @@ raw_put(struct k3_k3t_writer *w, const struct k3i_map *map, const char *path, ui
 	for (uint64_t i = 0; i < n; i++)
 		if (raw_token(map, token_bytes, i) >= ids->vocab) {
 			k3_error("common",
-			         "%s: token %" PRIu64 " is %" PRIu32 ", allowed are 0 to %" PRIu32,
-			         path, i, raw_token(map, token_bytes, i), ids->vocab - 1);
+				 "%s: token %" PRIu64 " is %" PRIu32 ", allowed are 0 to %" PRIu32,
+				 path, i, raw_token(map, token_bytes, i), ids->vocab - 1);
 			return K3_EFORMAT;
 		}
 	for (uint64_t i = 0; i <= n && first < n; i++) {
@@ -266,17 +225,17 @@ raw_put(struct k3_k3t_writer *w, const struct k3i_map *map, const char *path, ui
 	}
 	if (n_empty)
 		k3_warn("common", "%s: skipped %" PRIu64 " documents without tokens", path,
-		        n_empty);
+			n_empty);
 out:
 	return ret;
 }
 
 int
 k3_k3t_import_raw(const char *path, uint32_t token_bytes, const char *out,
-                  const struct k3_k3t_ids *ids)
+		  const struct k3_k3t_ids *ids)
 {
 	struct k3_k3t_writer *w = NULL;
-	struct k3i_map map = { 0 };
+	struct k3i_map map = {0};
 	char *val_path = k3_k3t_val_path(out);
 	int ret = K3_EINVAL;
 
@@ -285,7 +244,7 @@ k3_k3t_import_raw(const char *path, uint32_t token_bytes, const char *out,
 	K3_TRY(k3i_map_open(&map, path));
 	if (map.bytes % token_bytes != 0) {
 		k3_error("common", "%s: %zu bytes, allowed: a multiple of %" PRIu32, path,
-		         map.bytes, token_bytes);
+			 map.bytes, token_bytes);
 		ret = K3_EFORMAT;
 		goto out;
 	}

@@ -16,7 +16,7 @@
  * On failure neither file is there.
  */
 int k3_k3t_import_bytes(const char *const *paths, size_t n_paths, const char *out, uint32_t vocab,
-                        double holdout);
+			double holdout);
 
 /**
  * A dump of token ids, little-endian; a document ends at each eos, which is not stored, and a bos
@@ -25,7 +25,7 @@ int k3_k3t_import_bytes(const char *const *paths, size_t n_paths, const char *ou
  * @param token_bytes  2 or 4
  */
 int k3_k3t_import_raw(const char *path, uint32_t token_bytes, const char *out,
-                      const struct k3_k3t_ids *ids);
+		      const struct k3_k3t_ids *ids);
 
 /** X.val.k3t of X.k3t, malloc'ed; NULL, logged, when out does not end in .k3t or memory is out. */
 char *k3_k3t_val_path(const char *out);

@@ -12,14 +12,30 @@ libk3_la_SOURCES += \
 	common/config_source.h \
 	common/config_write.c \
 	common/data.c \
+	common/data_items.c \
+	common/data_items.h \
 	common/files.c \
 	common/files.h \
 	common/fs.c \
+	common/image.c \
+	common/image_canvas.c \
+	common/image_jpeg.c \
+	common/image_parts.h \
+	common/image_png.c \
+	common/image_resize.c \
 	common/k3t.c \
 	common/k3t_format.h \
+	common/k3t_images.c \
 	common/k3t_import.c \
 	common/k3t_info.c \
+	common/k3t_items.c \
+	common/k3t_patches.c \
+	common/k3t_patches.h \
 	common/k3t_recall.c \
+	common/k3t_sink.c \
+	common/k3t_sink.h \
+	common/k3t_split.c \
+	common/k3t_split.h \
 	common/k3t_write.c \
 	common/log.c \
 	common/ngram.c \
@@ -42,7 +58,9 @@ nobase_k3include_HEADERS += \
 	common/data.h \
 	common/fs.h \
 	common/grid.h \
+	common/image.h \
 	common/k3t.h \
+	common/k3t_images.h \
 	common/k3t_import.h \
 	common/k3t_info.h \
 	common/k3t_recall.h \

@@ -1,8 +1,9 @@
 #!/bin/sh
 # From nothing to a small Kimi K3 that has learnt from text on this machine: about five minutes on 2 cores.
-#   usage: sh contrib/demo.sh [TEXT...]
+#   usage: sh contrib/demo.sh [TEXT...] | --images [LIST.jsonl]
 # TEXT are files or folders; the default is the licences under /usr/share/common-licenses.
 # Everything is made in build-demo; delete that folder to start again.  It ends with the picture of a step.
+# With --images it learns captions of pictures instead: demo-images.sh.
 set -eu
 top=$(cd "$(dirname "$0")/.." && pwd)
 . "$top/contrib/packages.sh"
@@ -11,6 +12,10 @@ build=$top/build-demo
 out=$build/demo
 steps=100
 
+if [ "${1:-}" = --images ]; then
+	shift
+	exec sh "$top/contrib/demo-images.sh" "$@"
+fi
 [ $# -gt 0 ] || set -- /usr/share/common-licenses
 for text in "$@"; do
 	[ -r "$text" ] || { echo "demo.sh: cannot read $text" >&2; exit 2; }

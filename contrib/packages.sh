@@ -4,7 +4,7 @@
 # come from elsewhere, and configure has the last word.
 
 packages_build="gcc libc6-dev make autoconf automake libtool pkg-config libhwloc-dev libopenblas-dev
-	libjansson-dev"
+	libjansson-dev libpng-dev libjpeg62-turbo-dev"
 packages_starpu="libstarpu-dev"
 packages_test="libcriterion-dev"
 packages_plot="gnuplot-nox"

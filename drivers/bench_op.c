@@ -142,7 +142,10 @@ verdict(const struct bench *b)
 		return 2;
 	}
 	if (b->cases == 0) {
-		k3_error("drivers", "--filter %s leaves no case", b->filter ? b->filter : "");
+		if (b->filter)
+			k3_error("drivers", "--filter %s leaves no case", b->filter);
+		else
+			k3_error("drivers", "no case: vit needs a model with a vision tower");
 		return 2;
 	}
 	if (b->wrong)
@@ -179,9 +182,9 @@ k3_bench_op(int argc, char **argv)
 			"k3_bench op", "[OPTIONS] FAMILY|all",
 			"Checks each operation against a plain form, then times it on one "
 			"thread in turns with a limit of the machine.\n"
-			"Families: embed attnres kda mla moe glu loss optim vit. Targets are the "
-			"shares that "
-			"are asked for; a share below does not change the exit status.",
+			"Families: embed attnres kda mla moe glu loss optim vit. Targets "
+			"are the shares that are asked for; a share below does not change the exit "
+			"status.",
 			table, sizeof(table) / sizeof(table[0]), argc, argv, &first);
 
 	if (ret == K3_EINTR)

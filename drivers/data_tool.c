@@ -17,6 +17,7 @@
 #include "../common/ngram.h"
 #include "../common/options.h"
 #include "../common/status.h"
+#include "data_images.h"
 
 #define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
 
@@ -25,10 +26,12 @@ static const char about[] =
 	"  k3_data tokens --bytes FILE|DIR... -o X.k3t [--vocab 260] [--holdout 0.1]\n"
 	"  k3_data tokens --raw-u16|--raw-u32 FILE -o X.k3t --vocab V --eos ID\n"
 	"                 [--bos ID] [--pad ID]\n"
+	"  k3_data images LIST.jsonl -o X.k3t [--limit-patches 65536] [--side-patches 512]\n"
+	"                 [--vocab 260] [--holdout 0.1]\n"
 	"  k3_data recall --documents N --seed S -o X.k3t [OPTIONS]\n"
 	"  k3_data info X.k3t...\n"
 	"  k3_data info --ngram N X.k3t X.val.k3t\n\n"
-	"k3_data tokens --help, k3_data recall --help and k3_data info --help say more.";
+	"k3_data tokens --help, and so with images, recall and info, say more.";
 
 static const char tokens_about[] =
 	"With --bytes each file is a document and its bytes are the tokens; files below a folder\n"
@@ -230,15 +233,18 @@ command_run(int argc, char **argv, FILE *out)
 			argv[i] = output;
 	if (argc > 1 && strcmp(argv[1], "tokens") == 0)
 		return tokens_run(argc - 1, argv + 1);
+	if (argc > 1 && strcmp(argv[1], "images") == 0)
+		return k3i_data_images(argc - 1, argv + 1, out);
 	if (argc > 1 && strcmp(argv[1], "recall") == 0)
 		return recall_run(argc - 1, argv + 1, out);
 	if (argc > 1 && strcmp(argv[1], "info") == 0)
 		return info_run(argc - 1, argv + 1, out);
-	ret = k3_options_parse("k3_data", "tokens|recall|info ...", about, NULL, 0, argc, argv,
-			       &first);
+	ret = k3_options_parse("k3_data", "tokens|images|recall|info ...", about, NULL, 0, argc,
+			       argv, &first);
 	if (ret == K3_OK)
 		k3_error("drivers",
-			 "command \"%s\", allowed are tokens, recall and info; --help says more",
+			 "command \"%s\", allowed are tokens, images, recall and info; --help says "
+			 "more",
 			 first < argc ? argv[first] : "");
 	return ret == K3_OK ? K3_EINVAL : ret;
 }

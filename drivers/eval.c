@@ -1,4 +1,4 @@
-/* Held-out loss and generation with forward-only plans.  Generation runs the whole text again for
+/* Generation with forward-only plans.  Generation runs the whole text again for
  * each byte, in a row whose length is rounded up to 64: what stands behind the last token can't be
  * seen by it, so one plan serves 64 lengths. */
 #include "eval.h"
@@ -16,7 +16,7 @@
 int
 k3_eval_open(struct k3_session *session, const char *path, uint32_t tile_tokens,
 	     const struct k3_runtime_options *runtime, bool cut_state,
-	     const struct k3_machine *machine)
+	     const struct k3_machine *machine, bool vision)
 {
 	struct k3_plan_options options;
 	struct k3_config config;
@@ -32,8 +32,14 @@ k3_eval_open(struct k3_session *session, const char *path, uint32_t tile_tokens,
 	if (!folder)
 		K3_TRY(K3_ENOMEM);
 	K3_TRY(k3_config_load(&config, folder));
-	config.vision.present = false;
+	if (vision && !config.vision.present) {
+		k3_error("drivers", "%s: the model has no vision tower, and images are asked for",
+			 folder);
+		K3_TRY(K3_EINVAL);
+	}
+	config.vision.present = vision;
 	k3_plan_options_init(&options);
+	options.vision = vision;
 	options.tile_tokens = tile_tokens;
 	options.cut_state = cut_state;
 	options.machine = machine;
@@ -102,15 +108,35 @@ choose(const float *logits, double temperature, double u)
 	return (unsigned char)best;
 }
 
-/* One forward pass over the first n tokens; logits of the last. */
-static int
-next_logits(struct k3_session *s, int32_t *rows, size_t cap, size_t n, float *logits)
+int
+k3i_eval_text_init(struct k3i_eval_text *text, const struct k3_config *config, size_t most)
+{
+	size_t cap = (most + 63) / 64 * 64;
+
+	*text = (struct k3i_eval_text){.cap = cap, .rows = malloc(3 * cap * sizeof(int32_t))};
+	if (!text->rows)
+		return K3_ENOMEM;
+	for (size_t i = 0; i < cap; i++) {
+		text->rows[i] = (int32_t)config->pad;
+		text->rows[cap + i] = -100;
+		text->rows[2 * cap + i] = 1;
+	}
+	return K3_OK;
+}
+
+int
+k3i_eval_logits(struct k3_session *s, const struct k3i_eval_text *text, size_t n, float *logits)
 {
 	static const double hyper[K3_HYPER_LEN];
-	size_t t = (n + 63) / 64 * 64;
-	struct k3_layout layout = {.n_tokens = t, .doc_ids = rows + 2 * cap};
+	struct k3_layout layout = {.n_tokens = (n + 63) / 64 * 64,
+				   .doc_ids = text->rows + 2 * text->cap,
+				   .n_items = text->n_items,
+				   .grid = text->grid,
+				   .item_row = text->item_row};
 	struct k3_microbatch what = {.first = true, .keep_logits = true};
-	struct k3_host_batch batch = {.ids = rows, .labels = rows + cap};
+	struct k3_host_batch batch = {.ids = text->rows,
+				      .labels = text->rows + text->cap,
+				      .item_bytes = text->item_bytes};
 	const struct k3_plan *plan;
 	int ret;
 
@@ -128,13 +154,14 @@ k3_eval_generate(struct k3_session *session, const char *prompt, size_t n_bytes,
 		 uint64_t seed, unsigned char *out)
 {
 	const struct k3_config *c = &session->model->config;
-	size_t length = strlen(prompt), cap = (1 + length + n_bytes + 63) / 64 * 64;
-	int32_t *rows = malloc(3 * cap * sizeof(*rows));
+	size_t length = strlen(prompt);
+	struct k3i_eval_text text = {0};
 	float *logits = malloc(c->vocab * sizeof(*logits));
 	uint64_t key = k3_rng_key("generate", seed);
-	int ret = rows && logits ? K3_OK : K3_ENOMEM;
+	int ret = logits ? K3_OK : K3_ENOMEM;
 
 	K3_TRY(ret);
+	K3_TRY(k3i_eval_text_init(&text, c, 1 + length + n_bytes));
 	if (c->vocab < 257) {
 		k3_error("drivers",
 			 "the vocabulary has %u tokens: generating bytes needs 256 and a start "
@@ -142,22 +169,17 @@ k3_eval_generate(struct k3_session *session, const char *prompt, size_t n_bytes,
 			 c->vocab);
 		K3_TRY(K3_EINVAL);
 	}
-	for (size_t i = 0; i < cap; i++) {
-		rows[i] = (int32_t)c->pad;
-		rows[cap + i] = -100;
-		rows[2 * cap + i] = 1;
-	}
-	rows[0] = (int32_t)c->bos;
+	text.rows[0] = (int32_t)c->bos;
 	for (size_t i = 0; i < length; i++)
-		rows[1 + i] = (unsigned char)prompt[i];
+		text.rows[1 + i] = (unsigned char)prompt[i];
 	for (size_t i = 0; i < n_bytes; i++) {
 		size_t n = 1 + length + i;
-		K3_TRY(next_logits(session, rows, cap, n, logits));
+		K3_TRY(k3i_eval_logits(session, &text, n, logits));
 		out[i] = choose(logits, temperature, k3_rng_uniform(key, i));
-		rows[n] = out[i];
+		text.rows[n] = out[i];
 	}
 out:
-	free(rows);
+	free(text.rows);
 	free(logits);
 	return ret;
 }

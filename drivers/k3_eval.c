@@ -1,4 +1,4 @@
-/* k3_eval: held-out loss of a checkpoint, or text that it writes. */
+/* k3_eval: held-out loss of a checkpoint, or text that it writes, with or without images before it. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,24 +44,47 @@ text(struct k3_session *session, const char *prompt, size_t n_bytes, double temp
 	return ret;
 }
 
+/* Has a data set images?  Then the model is opened with its tower. */
+static int
+has_images(const char *path, bool *images)
+{
+	struct k3_k3t file;
+	int ret = k3_k3t_open(&file, path);
+
+	if (ret != K3_OK)
+		return ret;
+	*images = file.n_items > 0;
+	k3_k3t_close(&file);
+	return K3_OK;
+}
+
 int
 main(int argc, char **argv)
 {
-	const char *load = NULL, *data = NULL, *prompt = NULL;
-	long long tokens = 1024, bytes = 200, seed = 0, tile = 0, window = 0, trace_tasks = 0;
+	const char *load = NULL, *data = NULL, *prompt = NULL, *caption = NULL;
+	long long tokens = 1024, bytes = 200, seed = 0, tile = 0, window = 0, trace_tasks = 0,
+		  samples = 2;
 	const char *trace = NULL, *machine_file = NULL;
 	struct k3_machine machine;
 	double temperature = 0;
-	bool cut_state = false;
+	bool cut_state = false, images = false;
 	struct k3_option table[] = {
 		{"load", "DIR", K3_OPT_STRING, &load, 0, 0,
 		 "checkpoint, or the folder above: the newest complete one", false},
 		{"data", "X.k3t", K3_OPT_STRING, &data, 0, 0,
 		 "prints tokens, loss_nats and accuracy over its labels", false},
 		{"tokens", "T", K3_OPT_INT, &tokens, 1, 1e7,
-		 "tokens of a microbatch with --data (1024)", false},
+		 "tokens of a microbatch with --data, most tokens of a document with --caption "
+		 "(1024)",
+		 false},
 		{"prompt", "TEXT", K3_OPT_STRING, &prompt, 0, 0, "continues the text, byte by byte",
 		 false},
+		{"caption", "X.k3t", K3_OPT_STRING, &caption, 0, 0,
+		 "what the model writes greedily after the images of documents, beside what stands "
+		 "there",
+		 false},
+		{"samples", "N", K3_OPT_INT, &samples, 1, 1e9,
+		 "documents with images for --caption (2)", false},
 		{"bytes", "N", K3_OPT_INT, &bytes, 1, 1e6, "bytes to write after the prompt (200)",
 		 false},
 		{"temperature", "X", K3_OPT_REAL, &temperature, 0, 100,
@@ -80,31 +103,37 @@ main(int argc, char **argv)
 	int first, status = 2, ret;
 
 	k3_log_program("k3_eval");
-	ret = k3_options_parse("k3_eval",
-			       "--load DIR --data X.k3t | --load DIR --prompt TEXT [OPTIONS]",
-			       "Loss of a checkpoint on a dataset, or a continuation of a prompt.",
-			       table, sizeof(table) / sizeof(table[0]), argc, argv, &first);
+	ret = k3_options_parse(
+		"k3_eval", "--load DIR --data X.k3t|--prompt TEXT|--caption X.k3t [OPTIONS]",
+		"Loss of a checkpoint on a dataset, a continuation of a prompt, or captions of "
+		"images.",
+		table, sizeof(table) / sizeof(table[0]), argc, argv, &first);
 	if (ret == K3_EINTR)
 		return 0;
 	K3_TRY(ret);
-	if (first < argc || !load || !data == !prompt) {
+	if (first < argc || !load || !!data + !!prompt + !!caption != 1) {
 		k3_error("drivers", "%s",
 			 first < argc ? "k3_eval takes options only"
 			 : !load      ? "--load is missing (--help tells more)"
-				      : "one of --data and --prompt is needed");
+				      : "one of --data, --prompt and --caption is needed");
 		K3_TRY(K3_EINVAL);
 	}
+	if (data || caption)
+		K3_TRY(has_images(data ? data : caption, &images));
 	K3_TRY(k3_session_machine(&machine, machine_file));
 	K3_TRY(k3_eval_open(&session, load, (uint32_t)tile,
 			    &(struct k3_runtime_options){.window = (uint32_t)window,
 							 .trace_dir = trace,
 							 .trace_most_tasks = (size_t)trace_tasks},
-			    cut_state, &machine));
+			    cut_state, &machine, images));
 	if (data)
 		K3_TRY(k3_session_check_data(&session, data));
 	status = 1;
 	if (data)
 		K3_TRY(loss(&session, data, (size_t)tokens));
+	else if (caption)
+		K3_TRY(k3_eval_captions(&session, caption, (size_t)samples, (size_t)tokens,
+					stdout));
 	else
 		K3_TRY(text(&session, prompt, (size_t)bytes, temperature, (uint64_t)seed));
 	K3_TRY(k3_runtime_trace_finish(session.runtime));

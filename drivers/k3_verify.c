@@ -10,7 +10,7 @@ int
 main(int argc, char **argv)
 {
 	struct k3_verify_options options = {0};
-	long long tile = 0, window = 0, trace_tasks = 0;
+	long long tile = 0, bands = 0, window = 0, trace_tasks = 0;
 	struct k3_option table[] = {
 		{"weights", "DIR", K3_OPT_STRING, &options.weights, 0, 0,
 		 "checkpoint for cases that hold no weights", false},
@@ -18,6 +18,10 @@ main(int argc, char **argv)
 		 "rows of a token tile: a multiple of 64, or all", false},
 		{"activations", "POLICY", K3_OPT_STRING, &options.activations, 0, 0,
 		 "keep, recompute, or A-B:keep,C-D:recompute by layers (keep)", false},
+		{"bands", "N", K3_OPT_INT, &bands, 1, 65536,
+		 "bands that each image is cut in, at most its merge rows (by its patches)", false},
+		{"first-difference", NULL, K3_OPT_SWITCH, &options.first_difference, 0, 0,
+		 "prints every place of the walk, in its order, and the first that differs", false},
 		{"forced-routing", NULL, K3_OPT_SWITCH, &options.forced_routing, 0, 0,
 		 "experts are those of the file", false},
 		{"window", "N", K3_OPT_INT, &window, 0, 1e9, "most tasks in flight; 0: unlimited",
@@ -46,6 +50,7 @@ main(int argc, char **argv)
 		return 2;
 	}
 	options.tile_tokens = (uint32_t)tile;
+	options.bands = (uint32_t)bands;
 	options.runtime.window = (uint32_t)window;
 	options.runtime.trace_most_tasks = (size_t)trace_tasks;
 	k3_verify_report_init(&report, &options);

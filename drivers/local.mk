@@ -13,6 +13,9 @@ drivers_libdrivers_la_SOURCES = \
 	drivers/calibrate.h \
 	drivers/calibrate_machine.c \
 	drivers/calibrate_model.c \
+	drivers/caption.c \
+	drivers/data_images.c \
+	drivers/data_images.h \
 	drivers/data_tool.c \
 	drivers/data_tool.h \
 	drivers/eval.c \
@@ -26,15 +29,21 @@ drivers_libdrivers_la_SOURCES = \
 	drivers/session.c \
 	drivers/session.h \
 	drivers/train.h \
+	drivers/train_open.c \
 	drivers/train_options.c \
 	drivers/train_run.c \
+	drivers/train_run.h \
 	drivers/verify.h \
 	drivers/verify_common.c \
+	drivers/verify_gather.c \
 	drivers/verify_model.c \
+	drivers/verify_model.h \
 	drivers/verify_ops.c \
+	drivers/verify_place.c \
 	drivers/verify_quantile.c \
 	drivers/verify_report.c \
-	drivers/verify_train.c
+	drivers/verify_train.c \
+	drivers/verify_vision.c
 
 bin_PROGRAMS += k3_bench k3_data k3_eval k3_plan k3_train k3_verify
 k3_bench_SOURCES = drivers/k3_bench.c

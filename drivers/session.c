@@ -136,35 +136,78 @@ out:
 
 /* One microbatch of an evaluation; its buffers must live until the drain. */
 static int
-submit_eval(struct k3_session *s, const struct k3_host_batch *batch, const int32_t *docs,
+submit_eval(struct k3_session *s, const int32_t *rows, const struct k3_data_items *items,
 	    size_t tokens, bool first)
 {
 	static const double hyper[K3_HYPER_LEN]; /* no gradient: nothing of it is used */
-	struct k3_layout layout = {.n_tokens = tokens, .doc_ids = docs};
+	struct k3_layout layout = {.n_tokens = tokens,
+				   .doc_ids = rows + 2 * tokens,
+				   .n_items = items->n,
+				   .grid = items->grid,
+				   .item_row = items->row};
+	struct k3_host_batch batch = {
+		.ids = rows, .labels = rows + tokens, .item_bytes = items->bytes};
 	struct k3_microbatch what = {.first = first};
 	const struct k3_plan *plan;
 	int ret;
 
 	K3_TRY(k3_plan_cache_get(s->cache, &layout, &what, s->clock, &plan));
-	K3_TRY(k3_submit_plan(s->store, plan, batch, first ? hyper : NULL));
+	K3_TRY(k3_submit_plan(s->store, plan, &batch, first ? hyper : NULL));
 out:
 	return ret;
 }
 
 /* Ids are rows of the embedding table: a file with more of them would be read outside of it. */
+int
+k3_session_check_file(const struct k3_config *c, const struct k3_k3t *file, const char *path)
+{
+	const struct k3_vision_config *v = &c->vision;
+	const struct k3_k3t_patches *p = &file->patches;
+
+	if (file->ids.vocab > c->vocab) {
+		k3_error("drivers", "%s has %u tokens, the model has %u: at most that many may be",
+			 path, file->ids.vocab, c->vocab);
+		return K3_EINVAL;
+	}
+	if (file->n_items == 0)
+		return K3_OK;
+	if (!v->present) {
+		k3_error("drivers", "%s has %llu images, the model no vision tower", path,
+			 (unsigned long long)file->n_items);
+		return K3_EINVAL;
+	}
+	if (p->patch != v->patch || p->merge_h != v->merge_h || p->merge_w != v->merge_w) {
+		k3_error("drivers",
+			 "%s has patches of %u pixels merged %u x %u, the model takes %u and "
+			 "%u x %u",
+			 path, p->patch, p->merge_h, p->merge_w, v->patch, v->merge_h, v->merge_w);
+		return K3_EINVAL;
+	}
+	return K3_OK;
+}
+
+uint64_t
+k3_session_merge_row(const struct k3_k3t *file)
+{
+	uint64_t most = 0;
+
+	for (uint64_t i = 0; i < file->n_items; i++) {
+		const struct k3_grid *g = &file->items[i].grid;
+		uint64_t patches = (uint64_t)g->t * file->patches.merge_h * g->w;
+		most = patches > most ? patches : most;
+	}
+	return most;
+}
+
 static int
 open_data(struct k3_data *data, const struct k3_session *session, const char *path)
 {
-	uint32_t vocab = session->model->config.vocab;
 	int ret;
 
 	K3_TRY(k3_data_open(data, path, 0, true));
-	if (data->file.ids.vocab > vocab) {
-		k3_error("drivers", "%s has %u tokens, the model has %u: at most that many may be",
-			 path, data->file.ids.vocab, vocab);
+	ret = k3_session_check_file(&session->model->config, &data->file, path);
+	if (ret != K3_OK)
 		k3_data_close(data);
-		K3_TRY(K3_EINVAL);
-	}
 out:
 	return ret;
 }
@@ -173,10 +216,19 @@ int
 k3_session_check_data(const struct k3_session *session, const char *data_path)
 {
 	struct k3_data data = {0};
-	uint64_t i = 0;
+	const struct k3_plan_options *o = &session->model->options;
+	uint64_t i = 0, row;
 	int ret;
 
 	K3_TRY(open_data(&data, session, data_path));
+	row = k3_session_merge_row(&data.file);
+	if (o->max_patches && row > o->vision_patches) {
+		k3_error("drivers",
+			 "%s: a merge row of an image has %llu patches, a vision tile %u "
+			 "(--vision-patches)",
+			 data_path, (unsigned long long)row, o->vision_patches);
+		K3_TRY(K3_EINVAL);
+	}
 	while (i < data.file.n_tokens && !k3_k3t_counts(&data.file, i))
 		i++;
 	if (i == data.file.n_tokens) {
@@ -194,6 +246,7 @@ k3_session_eval(struct k3_session *session, const char *data_path, size_t tokens
 {
 	int32_t *rows = malloc(3 * tokens * sizeof(*rows));
 	double acc[K3_LOSS_LEN] = {0};
+	struct k3_data_items items = {0};
 	struct k3_data data = {0};
 	bool first = true;
 	size_t valid;
@@ -202,14 +255,19 @@ k3_session_eval(struct k3_session *session, const char *data_path, size_t tokens
 	memset(result, 0, sizeof(*result));
 	K3_TRY(ret);
 	K3_TRY(open_data(&data, session, data_path));
+	if (data.file.n_items > 0) {
+		K3_TRY(k3_data_items_init(&items, tokens));
+		k3_data_set_max_patches(&data, session->model->options.max_patches);
+		K3_TRY(k3_data_require_items(&data, data_path, tokens));
+	}
 	session->clock += 4; /* plans of training are old by now */
 	k3_runtime_step(session->runtime, -1, -1);
 	for (;;) {
-		struct k3_host_batch batch = {.ids = rows, .labels = rows + tokens};
-		K3_TRY(k3_data_next(&data, tokens, rows, rows + tokens, rows + 2 * tokens, &valid));
+		K3_TRY(k3_data_next(&data, tokens, rows, rows + tokens, rows + 2 * tokens, &valid,
+				    data.file.n_items ? &items : NULL));
 		if (valid == 0)
 			break; /* the pass is over */
-		K3_TRY(submit_eval(session, &batch, rows + 2 * tokens, tokens, first));
+		K3_TRY(submit_eval(session, rows, &items, tokens, first));
 		k3_runtime_drain(session->runtime); /* the rows are filled anew */
 		session->clock += 4;
 		first = false;
@@ -220,6 +278,7 @@ k3_session_eval(struct k3_session *session, const char *data_path, size_t tokens
 		(struct k3_eval_result){acc[K3_LOSS_SUM], acc[K3_LOSS_VALID], acc[K3_LOSS_CORRECT]};
 out:
 	k3_runtime_drain(session->runtime);
+	k3_data_items_fini(&items);
 	k3_data_close(&data);
 	free(rows);
 	return ret;

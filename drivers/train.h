@@ -7,10 +7,10 @@
 
 struct k3_train_options {
 	const char *model, *data, *eval_data, *init_from, *save, *resume, *balance, *activations,
-		*eval_log, *trace;
-	long long layers, vocab; /* 0: as the preset says */
+		*eval_log, *trace, *vision; /* auto, on, off */
+	long long layers, vocab;	    /* 0: as the preset says */
 	long long tokens, accumulate, steps, stop_after, eval_every, save_every, warmup, seed,
-		window, trace_tasks;
+		window, trace_tasks, vision_patches, max_patches; /* of a tile; of a microbatch */
 	struct k3_cut cut;
 	double lr, decay, weight_decay, clip;
 	double memory; /* GiB of a memory node, 0: no limit */

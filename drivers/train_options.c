@@ -54,6 +54,12 @@ make_table(struct k3_option *table, struct k3_train_options *o)
 		 "StarPU measures tasks and schedules by that, not by the plan's costs", false},
 		{"window", "N", K3_OPT_INT, &o->window, 0, 1e9,
 		 "most tasks in flight; 0: unlimited (0)", false},
+		{"vision", "auto|on|off", K3_OPT_STRING, &o->vision, 0, 0,
+		 "trains the vision tower: with images in the data (auto), always, never", false},
+		{"max-patches", "N", K3_OPT_INT, &o->max_patches, 1, 1e9,
+		 "most patches of a microbatch's images (4 a token, or the largest image)", false},
+		{"vision-patches", "N", K3_OPT_INT, &o->vision_patches, 1, 1e9,
+		 "patches of a vision tile (256)", false},
 		{"activations", "POLICY", K3_OPT_STRING, &o->activations, 0, 0,
 		 "keep, recompute, or A-B:keep,C-D:recompute by layers (keep, or what --memory "
 		 "needs)",
@@ -96,6 +102,7 @@ defaults(struct k3_train_options *o)
 	o->weight_decay = 0.1;
 	o->clip = 1;
 	o->balance = "quantile";
+	o->vision = "auto";
 }
 
 /* Of this run of the program, not of the training: run.json does not hold it. */
@@ -128,8 +135,9 @@ is_free(const char *name)
 static bool
 is_later(const char *name)
 {
-	static const char *const names[] = {"eval-log",	  "cut-state",	 "kda-groups", "mla-groups",
-					    "expert-groups", "activations", "memory"};
+	static const char *const names[] = {
+		"eval-log",    "cut-state", "kda-groups", "mla-groups",	 "expert-groups",
+		"activations", "memory",    "vision",	  "max-patches", "vision-patches"};
 
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
 		if (strcmp(names[i], name) == 0)
@@ -346,6 +354,11 @@ check(const struct k3_train_options *o)
 	}
 	if (o->warmup > o->steps) {
 		k3_error("drivers", "--warmup %lld: at most --steps, %lld", o->warmup, o->steps);
+		return K3_EINVAL;
+	}
+	if (strcmp(o->vision, "auto") != 0 && strcmp(o->vision, "on") != 0 &&
+	    strcmp(o->vision, "off") != 0) {
+		k3_error("drivers", "--vision %s: must be auto, on or off", o->vision);
 		return K3_EINVAL;
 	}
 	if (strcmp(o->balance, "quantile") != 0 && strcmp(o->balance, "sign") != 0 &&

@@ -11,18 +11,33 @@ struct k3_verify_options {
 	const char *weights;	 /* checkpoint for cases that hold no weights; NULL */
 	uint32_t tile_tokens;	 /* 0: one tile */
 	const char *activations; /* see activations.h; NULL: keep */
+	uint32_t bands;		 /* bands that each image is cut in; 0: by patches */
 	bool forced_routing;
+	bool first_difference;	 /* prints every place of the walk, in order */
 	const char *plant_fault; /* name of a tensor whose result is spoilt before the comparison;
 				    NULL */
 	struct k3_runtime_options runtime; /* the trace of file X.safetensors goes to trace_dir/X */
 };
 
+/* Places of the forward walk in its order; the backward walk takes them the other way.  One from
+ * K3_PLACE_TOWER + 1 on is a tower block, one from K3_PLACE_LAYERS on a layer. */
+enum k3_verify_place {
+	K3_PLACE_NONE = -1,
+	K3_PLACE_TOWER = 0, /* patch embedding */
+	K3_PLACE_TOWER_END = 1 << 20,
+	K3_PLACE_FEATURES,
+	K3_PLACE_EMBEDDINGS,
+	K3_PLACE_LAYERS,
+	K3_PLACE_HEAD = 1 << 21
+};
+
 /* One tensor's comparison; the verdict on a class is that of its worst tensor. */
 struct k3_verify_entry {
 	char cls[48], name[160];
-	int layer; /* of the tensor, -1: none; orders the search for the first difference */
+	int place;
 	size_t n_elems;
 	double ratio, max_abs, want_max, tolerance;
+	double *got; /* [n_elems] when values are kept, else NULL */
 	bool spoilt; /* missing, not finite, or not zero where zero is the definition */
 	char why[112];
 };
@@ -32,7 +47,8 @@ struct k3_verify_report {
 	struct k3_verify_entry *entry;
 	json_t *deviation; /* float32_run_rms_deviation of the file, or NULL */
 	const char *plant_fault;
-	bool planted;	       /* a tensor of that name was found */
+	bool planted; /* a tensor of that name was found */
+	bool first_difference, keep_values;
 	size_t passed, failed; /* classes */
 };
 
@@ -46,19 +62,20 @@ void k3_verify_report_fini(struct k3_verify_report *report);
  * @param tolerance  raised to three times the file's own float32 deviation of the class
  */
 void k3_verify_compare(struct k3_verify_report *report, const char *cls, const char *name,
-		       int layer, const double *got, const double *want, size_t n, double tolerance,
+		       int place, const double *got, const double *want, size_t n, double tolerance,
 		       bool zero_by_definition);
 /** The same for one value per comparison: relative error. */
 void k3_verify_compare_one(struct k3_verify_report *report, const char *cls, const char *name,
 			   double got, double want, double tolerance);
 /** Integers are equal or fail. */
 void k3_verify_compare_ints(struct k3_verify_report *report, const char *cls, const char *name,
-			    int layer, const int32_t *got, const int32_t *want, size_t n);
+			    int place, const int32_t *got, const int32_t *want, size_t n);
 /** Was a tensor of this name compared, or reported as missing? */
 bool k3_verify_compared(const struct k3_verify_report *report, const char *name);
 /** A tensor that should be there and is not. */
 void k3_verify_missing(struct k3_verify_report *report, const char *cls, const char *name);
-/** Prints the table of a file and the first layer that differs; adds to passed and failed. */
+/** Prints the table of a file and the first place that differs; adds to passed and failed, and drops
+ * the entries unless values are kept. */
 void k3_verify_print(struct k3_verify_report *report, const char *file, FILE *out);
 
 /** Runs one file of any kind; K3_OK also when classes failed. */
@@ -76,6 +93,14 @@ int k3i_verify_ops(const struct k3_st *st, const struct k3_verify_options *optio
 /** Histogram [e, bins] and new biases [e] of the quantile rule for scores [t, e]. */
 int k3i_verify_quantile(const double *scores, const double *bias_in, size_t t, size_t e, size_t k,
 			size_t bins, int32_t *hist, double *bias_out);
+
+/** Place of a checkpoint tensor's gradient. */
+int k3i_verify_place(const struct k3_params *params, const struct k3_ckpt_tensor *tensor);
+/** Do the results of a come before those of b? */
+bool k3i_verify_before(const struct k3_verify_entry *a, const struct k3_verify_entry *b);
+bool k3i_verify_backward(const struct k3_verify_entry *entry);
+/** Name of a place, for people; returns text. */
+const char *k3i_verify_place_text(int place, char *text, size_t bytes);
 
 /** Configuration of a case: hf_config with every eps of the file. */
 int k3i_verify_config(const struct k3_st *st, struct k3_config *config);

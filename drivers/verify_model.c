@@ -8,22 +8,10 @@
 #include "../common/rng.h"
 #include "../common/status.h"
 #include "../planner/plan_check.h"
-#include "verify.h"
-
-struct model_case {
-	const struct k3_st *st;
-	const struct k3_verify_options *options;
-	struct k3_verify_report *report;
-	struct k3_session session;
-	struct k3_config config;
-	struct k3_plan *plan;
-	size_t t; /* tokens of the file */
-	int32_t *ids, *labels, *docs;
-	int32_t **forced; /* per MoE layer */
-};
+#include "verify_model.h"
 
 static int
-read_inputs(struct model_case *c)
+read_inputs(struct k3i_verify_case *c)
 {
 	size_t n_labels = 0, n_docs = 0;
 
@@ -42,7 +30,7 @@ read_inputs(struct model_case *c)
 
 /* Expert ids of the file as input of the routers. */
 static int
-read_forced(struct model_case *c)
+read_forced(struct k3i_verify_case *c)
 {
 	size_t layers = c->config.layers > c->config.first_dense
 				? c->config.layers - c->config.first_dense
@@ -69,7 +57,7 @@ read_forced(struct model_case *c)
 }
 
 static int
-load_weights(struct model_case *c)
+load_weights(struct k3i_verify_case *c)
 {
 	struct k3_st *weights = NULL;
 	int ret;
@@ -88,13 +76,19 @@ out:
 }
 
 static int
-run(struct model_case *c)
+run(struct k3i_verify_case *c)
 {
-	struct k3_layout layout = {.n_tokens = c->t, .doc_ids = c->docs};
+	struct k3_layout layout = {.n_tokens = c->t,
+				   .doc_ids = c->docs,
+				   .n_items = c->items.n,
+				   .grid = c->items.grid,
+				   .item_row = c->items.row};
 	struct k3_microbatch what = {
 		.backward = true, .first = true, .keep = true, .forced_routing = c->forced != NULL};
-	struct k3_host_batch batch = {
-		.ids = c->ids, .labels = c->labels, .forced = (const int32_t *const *)c->forced};
+	struct k3_host_batch batch = {.ids = c->ids,
+				      .labels = c->labels,
+				      .forced = (const int32_t *const *)c->forced,
+				      .item_pixels = c->items.pixels};
 	double hyper[K3_HYPER_LEN] = {0};
 	int ret;
 
@@ -109,66 +103,32 @@ out:
 	return ret;
 }
 
-/* Rows of a kept datum, tile after tile (and sub-tile after sub-tile), as doubles [t, row_elems].
- */
-static double *
-gather(struct model_case *c, const char *what, int layer, size_t *n)
-{
-	double *out = NULL;
-	size_t have = 0;
-
-	/* a backward walk makes its data late tile first: rows are put in order here */
-	for (size_t at = 0; at < c->plan->n_tiles * c->plan->n_data; at++) {
-		size_t i = at % c->plan->n_data;
-		const struct k3_datum *d = &c->plan->data[i];
-		if (d->tile != (int32_t)(at / c->plan->n_data) || d->layer != layer || !d->keep ||
-		    strcmp(d->what, what) != 0)
-			continue;
-		size_t elems = d->rows * d->row_elems;
-		float *part = malloc(d->bytes + 1);
-		double *grown = realloc(out, (have + elems + 1) * sizeof(*out));
-		K3_ASSERT(part && grown);
-		out = grown;
-		int ret = k3_store_datum_read(c->session.store, c->plan, (uint32_t)i, part);
-		for (size_t k = 0; ret == K3_OK && k < elems; k++)
-			out[have + k] = (double)part[k];
-		have += elems;
-		free(part);
-		if (ret != K3_OK) {
-			free(out);
-			return NULL;
-		}
-	}
-	*n = have;
-	return out;
-}
-
 /* An activation of the file, if the file has it. */
 static void
-compare_activation(struct model_case *c, const char *cls, const char *file_name, const char *what,
-		   int layer, double tolerance)
+compare_activation(struct k3i_verify_case *c, const char *cls, const char *file_name,
+		   const char *what, int layer, int place, double tolerance)
 {
 	size_t n_want = 0, n_got = 0;
 	double *want = k3i_verify_f64(c->st, file_name, &n_want), *got;
 
 	if (!want)
 		return;
-	got = gather(c, what, layer, &n_got);
+	got = k3i_verify_gather(c, what, layer, &n_got);
 	if (!got || n_got != n_want)
 		k3_verify_missing(c->report, cls, file_name);
 	else
-		k3_verify_compare(c->report, cls, file_name, layer, got, want, n_want, tolerance,
+		k3_verify_compare(c->report, cls, file_name, place, got, want, n_want, tolerance,
 				  false);
 	free(want);
 	free(got);
 }
 
 static void
-compare_losses(struct model_case *c)
+compare_losses(struct k3i_verify_case *c)
 {
 	size_t n, n_got;
 	double *want = k3i_verify_f64(c->st, "token_loss", &n),
-	       *got = gather(c, "tstat", -1, &n_got), acc[K3_LOSS_LEN];
+	       *got = k3i_verify_gather(c, "tstat", -1, &n_got), acc[K3_LOSS_LEN];
 
 	if (want && got && n == c->t && n_got == 2 * n) {
 		for (size_t i = 0; i < n; i++)
@@ -177,8 +137,8 @@ compare_losses(struct model_case *c)
 		for (size_t i = 0; i < n; i++)
 			if (c->labels[i] < 0)
 				want[i] = got[i] = 0;
-		k3_verify_compare(c->report, "token_loss", "token_loss", -1, got, want, n, 2e-5,
-				  false);
+		k3_verify_compare(c->report, "token_loss", "token_loss", K3_PLACE_HEAD, got, want,
+				  n, 2e-5, false);
 	} else if (want) {
 		k3_verify_missing(c->report, "token_loss", "token_loss");
 	}
@@ -198,7 +158,7 @@ compare_losses(struct model_case *c)
 /* Routes of one tile into arrays over all tokens: ids ascending with their weights, and the margin.
  */
 static void
-take_routes(struct model_case *c, const struct k3_datum *d, const int32_t *route,
+take_routes(struct k3i_verify_case *c, const struct k3_datum *d, const int32_t *route,
 	    const float *routew, const float *bias, int32_t *ids, double *weights, double *margin)
 {
 	size_t e = c->config.experts, k = c->config.top_k;
@@ -227,7 +187,7 @@ take_routes(struct model_case *c, const struct k3_datum *d, const int32_t *route
 }
 
 static void
-compare_routes(struct model_case *c, int l)
+compare_routes(struct k3i_verify_case *c, int l)
 {
 	size_t k = c->config.top_k, n;
 	int32_t *ids = calloc(c->t * k + 1, sizeof(*ids));
@@ -254,18 +214,19 @@ compare_routes(struct model_case *c, int l)
 	snprintf(name, sizeof(name), "router_ids.%d", l);
 	int32_t *want_ids = k3i_verify_i32(c->st, name, &n);
 	if (want_ids && n == c->t * k)
-		k3_verify_compare_ints(c->report, "router_ids", name, l, ids, want_ids, n);
+		k3_verify_compare_ints(c->report, "router_ids", name, K3_PLACE_LAYERS + l, ids,
+				       want_ids, n);
 	snprintf(name, sizeof(name), "router_weights.%d", l);
 	double *want = k3i_verify_f64(c->st, name, &n);
 	if (want && n == c->t * k)
-		k3_verify_compare(c->report, "router_weights", name, l, weights, want, n, 2e-5,
-				  false);
+		k3_verify_compare(c->report, "router_weights", name, K3_PLACE_LAYERS + l, weights,
+				  want, n, 2e-5, false);
 	free(want);
 	snprintf(name, sizeof(name), "router_margin.%d", l);
 	want = k3i_verify_f64(c->st, name, &n);
 	if (want && n == c->t)
-		k3_verify_compare(c->report, "router_margin", name, l, margin, want, n, 2e-5,
-				  false);
+		k3_verify_compare(c->report, "router_margin", name, K3_PLACE_LAYERS + l, margin,
+				  want, n, 2e-5, false);
 	free(want);
 	free(want_ids);
 	free(ids);
@@ -276,8 +237,8 @@ compare_routes(struct model_case *c, int l)
 
 /* Digest of a large gradient: norm, signed dot product, largest value, samples. */
 static void
-compare_digest(struct model_case *c, const struct k3_ckpt_tensor *t, const double *got, size_t n,
-	       const double *want)
+compare_digest(struct k3i_verify_case *c, const struct k3_ckpt_tensor *t, const double *got,
+	       size_t n, const double *want)
 {
 	char name[220];
 	double norm = 0, dot = 0, most = 0;
@@ -309,14 +270,15 @@ compare_digest(struct model_case *c, const struct k3_ckpt_tensor *t, const doubl
 	key = k3_rng_key(name, 1);
 	for (size_t i = 0; i < n_sample; i++)
 		mine[i] = got[(size_t)floor(k3_rng_uniform(key, i) * (double)n)];
-	k3_verify_compare(c->report, "gsample", name, t->layer, mine, samples, n_sample, 1e-4,
-			  false);
+	k3_verify_compare(c->report, "gsample", name,
+			  k3i_verify_place(&c->session.model->params, t), mine, samples, n_sample,
+			  1e-4, false);
 	free(mine);
 	free(samples);
 }
 
 static void
-compare_gradient(struct model_case *c, const struct k3_ckpt_tensor *t)
+compare_gradient(struct k3i_verify_case *c, const struct k3_ckpt_tensor *t)
 {
 	char name[220], digest[220];
 	size_t n, n_want = 0, n_digest = 0;
@@ -340,8 +302,9 @@ compare_gradient(struct model_case *c, const struct k3_ckpt_tensor *t)
 	else if (sums && n_digest != 3)
 		k3_verify_missing(c->report, "gdigest", digest);
 	else if (want)
-		k3_verify_compare(c->report, "grad.param", name, t->layer, got, want, n, 1e-4,
-				  zero);
+		k3_verify_compare(c->report, "grad.param", name,
+				  k3i_verify_place(&c->session.model->params, t), got, want, n,
+				  1e-4, zero);
 	else
 		compare_digest(c, t, got, n, sums);
 	free(got);
@@ -365,7 +328,7 @@ is_result(const char *name)
 /* What the file expects and nothing above compared (no such layer, another shape) is missing here.
  */
 static void
-report_uncompared(struct model_case *c)
+report_uncompared(struct k3i_verify_case *c)
 {
 	for (size_t i = 0; i < k3_st_count(c->st); i++) {
 		const char *name = k3_st_at(c->st, i)->name;
@@ -375,8 +338,8 @@ report_uncompared(struct model_case *c)
 }
 
 /* A result that the format promises and the file lacks: a damaged file must not look complete. */
-static void
-require(struct model_case *c, const char *cls, int layer)
+void
+k3i_verify_require(struct k3i_verify_case *c, const char *cls, int layer)
 {
 	char name[64];
 
@@ -389,7 +352,7 @@ require(struct model_case *c, const char *cls, int layer)
 }
 
 static void
-require_results(struct model_case *c)
+require_results(struct k3i_verify_case *c)
 {
 	static const char *const whole[] = {"embeddings", "logits", "token_loss", "loss",
 					    "grad.embeddings"};
@@ -399,38 +362,41 @@ require_results(struct model_case *c)
 	bool digest = gradients && strcmp(gradients, "digest") == 0;
 
 	for (size_t i = 0; i < sizeof(whole) / sizeof(whole[0]); i++)
-		require(c, whole[i], -1);
+		k3i_verify_require(c, whole[i], -1);
 	for (int l = 0; l < (int)c->config.layers; l++) {
-		require(c, "prefix", l);
+		k3i_verify_require(c, "prefix", l);
 		if (!digest)
-			require(c, "grad.prefix", l);
+			k3i_verify_require(c, "grad.prefix", l);
 		for (size_t i = 0; i < 3 && (uint32_t)l >= c->config.first_dense; i++)
-			require(c, routes[i], l);
+			k3i_verify_require(c, routes[i], l);
 	}
 }
 
 static void
-compare_all(struct model_case *c)
+compare_all(struct k3i_verify_case *c)
 {
 	const struct k3_params *ps = &c->session.model->params;
 	char name[64];
 
 	require_results(c);
-	compare_activation(c, "embeddings", "embeddings", "embeddings", -1,
+	k3i_verify_vision_forward(c);
+	compare_activation(c, "embeddings", "embeddings", "embeddings", -1, K3_PLACE_EMBEDDINGS,
 			   c->config.vision.present ? 5e-6 : 0);
 	for (int l = 0; l < (int)c->config.layers; l++) {
 		snprintf(name, sizeof(name), "prefix.%d", l);
-		compare_activation(c, "prefix", name, "prefix", l, 2e-5);
+		compare_activation(c, "prefix", name, "prefix", l, K3_PLACE_LAYERS + l, 2e-5);
 		if ((uint32_t)l >= c->config.first_dense)
 			compare_routes(c, l);
 	}
-	compare_activation(c, "logits", "logits", "logits", -1, 2e-5);
+	compare_activation(c, "logits", "logits", "logits", -1, K3_PLACE_HEAD, 2e-5);
 	compare_losses(c);
-	compare_activation(c, "grad.embeddings", "grad.embeddings", "dembeddings", -1, 1e-4);
+	compare_activation(c, "grad.embeddings", "grad.embeddings", "dembeddings", -1,
+			   K3_PLACE_EMBEDDINGS, 1e-4);
 	for (int l = 0; l < (int)c->config.layers; l++) {
 		snprintf(name, sizeof(name), "grad.prefix.%d", l);
-		compare_activation(c, "grad.prefix", name, "dprefix", l, 1e-4);
+		compare_activation(c, "grad.prefix", name, "dprefix", l, K3_PLACE_LAYERS + l, 1e-4);
 	}
+	k3i_verify_vision_backward(c);
 	for (size_t i = 0; i < k3_params_n_tensors(ps); i++) {
 		struct k3_ckpt_tensor t;
 		k3_params_tensor(ps, i, &t);
@@ -443,9 +409,8 @@ int
 k3i_verify_model(const struct k3_st *st, const struct k3_verify_options *options,
 		 struct k3_verify_report *report)
 {
-	struct model_case c = {.st = st, .options = options, .report = report};
+	struct k3i_verify_case c = {.st = st, .options = options, .report = report};
 	struct k3_plan_options plan_options;
-	json_t *grids = NULL;
 	int ret;
 
 	k3_plan_options_init(&plan_options);
@@ -455,13 +420,10 @@ k3i_verify_model(const struct k3_st *st, const struct k3_verify_options *options
 	if (options->activations)
 		K3_TRY(k3_activations_parse(plan_options.activations, c.config.layers,
 					    options->activations));
-	K3_TRY(k3i_verify_metadata(st, "image_grids", JSON_ARRAY, &grids));
-	if (json_array_size(grids) > 0) {
-		k3_error("drivers", "the case has %zu images: this version runs text",
-			 json_array_size(grids));
-		K3_TRY(K3_EINVAL);
-	}
+	plan_options.vision = c.config.vision.present;
+	plan_options.vision_bands = options->bands;
 	K3_TRY(read_inputs(&c));
+	K3_TRY(k3i_verify_read_items(&c));
 	if (options->forced_routing)
 		K3_TRY(read_forced(&c));
 	K3_TRY(k3_session_open(&c.session, &c.config, &plan_options, &options->runtime));
@@ -481,6 +443,6 @@ out:
 	free(c.ids);
 	free(c.labels);
 	free(c.docs);
-	json_decref(grids);
+	k3i_verify_free_items(&c);
 	return ret;
 }

@@ -142,8 +142,8 @@ compare_rows(struct ops_case *c, const char *cls, const char *what, size_t at, s
 
 	snprintf(name, sizeof(name), "%s%s", c->prefix, cls);
 	if (want)
-		k3_verify_compare(c->report, cls, name, -1, got, want, c->op.t * width, tolerance,
-				  false);
+		k3_verify_compare(c->report, cls, name, K3_PLACE_NONE, got, want, c->op.t * width,
+				  tolerance, false);
 	else
 		k3_verify_missing(c->report, cls, name);
 	free(want);
@@ -165,7 +165,8 @@ compare_state(struct ops_case *c, const char *cls, const char *what, int tile, d
 				(uint32_t)k3_plan_find(c->plan, what, -1, tile, -1), s) == K3_OK) {
 		for (size_t i = 0; i < n; i++)
 			got[i] = (double)s[i];
-		k3_verify_compare(c->report, cls, name, -1, got, want, n, tolerance, false);
+		k3_verify_compare(c->report, cls, name, K3_PLACE_NONE, got, want, n, tolerance,
+				  false);
 	} else {
 		k3_verify_missing(c->report, cls, name);
 	}

@@ -14,18 +14,28 @@ k3_verify_report_init(struct k3_verify_report *report, const struct k3_verify_op
 {
 	memset(report, 0, sizeof(*report));
 	report->plant_fault = options->plant_fault;
+	report->first_difference = options->first_difference;
+}
+
+static void
+drop_entries(struct k3_verify_report *report)
+{
+	for (size_t i = 0; i < report->n; i++)
+		free(report->entry[i].got);
+	report->n = 0;
 }
 
 void
 k3_verify_report_fini(struct k3_verify_report *report)
 {
+	drop_entries(report);
 	free(report->entry);
 	json_decref(report->deviation);
 	memset(report, 0, sizeof(*report));
 }
 
 static struct k3_verify_entry *
-add(struct k3_verify_report *r, const char *cls, const char *name, int layer, size_t n,
+add(struct k3_verify_report *r, const char *cls, const char *name, int place, size_t n,
     double tolerance)
 {
 	if (r->n == r->cap) {
@@ -37,7 +47,7 @@ add(struct k3_verify_report *r, const char *cls, const char *name, int layer, si
 	memset(e, 0, sizeof(*e));
 	snprintf(e->cls, sizeof(e->cls), "%s", cls);
 	snprintf(e->name, sizeof(e->name), "%s", name);
-	e->layer = layer;
+	e->place = place;
 	e->n_elems = n;
 	double own = r->deviation ? json_number_value(json_object_get(r->deviation, cls)) : 0;
 	e->tolerance = 3 * own > tolerance ? 3 * own : tolerance;
@@ -45,15 +55,20 @@ add(struct k3_verify_report *r, const char *cls, const char *name, int layer, si
 }
 
 void
-k3_verify_compare(struct k3_verify_report *report, const char *cls, const char *name, int layer,
+k3_verify_compare(struct k3_verify_report *report, const char *cls, const char *name, int place,
 		  const double *got, const double *want, size_t n, double tolerance,
 		  bool zero_by_definition)
 {
-	struct k3_verify_entry *e = add(report, cls, name, layer, n, tolerance);
+	struct k3_verify_entry *e = add(report, cls, name, place, n, tolerance);
 	bool plant = report->plant_fault && strcmp(report->plant_fault, name) == 0;
 	double err = 0, ref = 0, factor = plant ? 1.01 : 1;
 
 	report->planted = report->planted || plant;
+	if (report->keep_values) {
+		e->got = malloc((n + 1) * sizeof(*got));
+		K3_ASSERT(e->got != NULL);
+		memcpy(e->got, got, n * sizeof(*got));
+	}
 	for (size_t i = 0; i < n; i++) {
 		double g = got[i] * factor, d = fabs(g - want[i]);
 		if (!isfinite(g) || !isfinite(want[i])) {
@@ -78,14 +93,14 @@ void
 k3_verify_compare_one(struct k3_verify_report *report, const char *cls, const char *name,
 		      double got, double want, double tolerance)
 {
-	k3_verify_compare(report, cls, name, -1, &got, &want, 1, tolerance, false);
+	k3_verify_compare(report, cls, name, K3_PLACE_NONE, &got, &want, 1, tolerance, false);
 }
 
 void
 k3_verify_compare_ints(struct k3_verify_report *report, const char *cls, const char *name,
-		       int layer, const int32_t *got, const int32_t *want, size_t n)
+		       int place, const int32_t *got, const int32_t *want, size_t n)
 {
-	struct k3_verify_entry *e = add(report, cls, name, layer, n, 0);
+	struct k3_verify_entry *e = add(report, cls, name, place, n, 0);
 	size_t differ = 0, first = 0;
 
 	e->tolerance = 0;
@@ -105,7 +120,7 @@ k3_verify_compare_ints(struct k3_verify_report *report, const char *cls, const c
 void
 k3_verify_missing(struct k3_verify_report *report, const char *cls, const char *name)
 {
-	struct k3_verify_entry *e = add(report, cls, name, -1, 0, 0);
+	struct k3_verify_entry *e = add(report, cls, name, K3_PLACE_NONE, 0, 0);
 
 	e->spoilt = true;
 	snprintf(e->why, sizeof(e->why), "missing");
@@ -171,15 +186,7 @@ print_class(struct k3_verify_report *r, const char *cls, const char *file, FILE 
 		r->passed++;
 }
 
-/* Results of the backward pass; all others come before it. */
-static bool
-is_backward(const struct k3_verify_entry *e)
-{
-	return e->cls[0] == 'g'; /* grad.*, gdigest, gsample */
-}
-
-/* The first in the order of computation: the lowest layer of the forward pass, else the highest of
- * the backward pass. */
+/* The first in the order of computation. */
 static const struct k3_verify_entry *
 first_wrong(const struct k3_verify_report *r)
 {
@@ -187,15 +194,56 @@ first_wrong(const struct k3_verify_report *r)
 
 	for (size_t i = 0; i < r->n; i++) {
 		const struct k3_verify_entry *e = &r->entry[i];
-		if (e->layer < 0 || passes(e, class_max(r, e->cls)))
+		if (e->place == K3_PLACE_NONE || passes(e, class_max(r, e->cls)))
 			continue;
-		bool back = is_backward(e);
-		if (!first || (is_backward(first) && !back) ||
-		    (is_backward(first) == back &&
-		     (back ? e->layer > first->layer : e->layer < first->layer)))
+		if (!first || k3i_verify_before(e, first))
 			first = e;
 	}
 	return first;
+}
+
+/* What was compared at one place of one pass, by its worst. */
+static void
+print_place(const struct k3_verify_report *r, const struct k3_verify_entry *at, const char *file,
+	    FILE *out)
+{
+	const struct k3_verify_entry *worst = NULL;
+	bool worst_ok = true, back = k3i_verify_backward(at);
+	char text[48];
+
+	for (size_t i = 0; i < r->n; i++) {
+		const struct k3_verify_entry *e = &r->entry[i];
+		if (e->place != at->place || k3i_verify_backward(e) != back)
+			continue;
+		bool ok = passes(e, class_max(r, e->cls));
+		if (!worst || (worst_ok && !ok) || (worst_ok == ok && e->ratio > worst->ratio)) {
+			worst = e;
+			worst_ok = ok;
+		}
+	}
+	fprintf(out, "# %s: %s, %s: %s\t%.3g of %.3g\t%s\n", file, back ? "backward" : "forward",
+		k3i_verify_place_text(at->place, text, sizeof(text)), worst->name, worst->ratio,
+		worst->tolerance, worst_ok ? "pass" : "FAIL");
+}
+
+static void
+print_places(const struct k3_verify_report *r, const char *file, FILE *out)
+{
+	const struct k3_verify_entry *last = NULL, *next;
+
+	for (;; last = next) {
+		next = NULL;
+		for (size_t i = 0; i < r->n; i++) {
+			const struct k3_verify_entry *e = &r->entry[i];
+			if (e->place == K3_PLACE_NONE || (last && !k3i_verify_before(last, e)))
+				continue;
+			if (!next || k3i_verify_before(e, next))
+				next = e;
+		}
+		if (!next)
+			return;
+		print_place(r, next, file, out);
+	}
 }
 
 void
@@ -203,6 +251,7 @@ k3_verify_print(struct k3_verify_report *report, const char *file, FILE *out)
 {
 	const struct k3_verify_entry *first;
 	const char *base = strrchr(file, '/') ? strrchr(file, '/') + 1 : file;
+	char text[48];
 
 	for (size_t i = 0; i < report->n; i++) {
 		bool seen = false;
@@ -211,10 +260,15 @@ k3_verify_print(struct k3_verify_report *report, const char *file, FILE *out)
 		if (!seen)
 			print_class(report, report->entry[i].cls, base, out);
 	}
+	if (report->first_difference)
+		print_places(report, base, out);
 	first = first_wrong(report);
 	if (first)
-		fprintf(out, "# %s: first layer that differs: %d (%s)\n", base, first->layer,
-			first->name);
+		fprintf(out, "# %s: first difference: %s (%s)\n", base,
+			k3i_verify_place_text(first->place, text, sizeof(text)), first->name);
+	else if (report->first_difference)
+		fprintf(out, "# %s: first difference: none\n", base);
 	fflush(out);
-	report->n = 0;
+	if (!report->keep_values)
+		drop_entries(report);
 }

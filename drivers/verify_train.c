@@ -246,16 +246,17 @@ compare_balance(struct train_case *c, size_t step)
 		snprintf(label, sizeof(label), "%s step %zu", name, step);
 		int32_t *want_count = k3i_verify_i32(c->st, name, &n);
 		if (want_count && n == c->steps * e)
-			k3_verify_compare_ints(c->report, "step.router_counts", label, (int)l,
-					       count, want_count + step * e, e);
+			k3_verify_compare_ints(c->report, "step.router_counts", label,
+					       K3_PLACE_LAYERS + (int)l, count,
+					       want_count + step * e, e);
 		else
 			k3_verify_missing(c->report, "step.router_counts", label);
 		snprintf(name, sizeof(name), "step.bias.%u", l);
 		snprintf(label, sizeof(label), "%s step %zu", name, step);
 		double *want = k3i_verify_f64(c->st, name, &n);
 		if (want && n == c->steps * e)
-			k3_verify_compare(c->report, "step.bias", label, (int)l, got,
-					  want + step * e, e, 2e-6, false);
+			k3_verify_compare(c->report, "step.bias", label, K3_PLACE_LAYERS + (int)l,
+					  got, want + step * e, e, 2e-6, false);
 		else
 			k3_verify_missing(c->report, "step.bias", label);
 		free(want);
@@ -336,7 +337,7 @@ compare_counts(struct train_case *c, const char *name, const int32_t *got, size_
 	if (!want || n_want != n)
 		k3_verify_missing(c->report, name, name);
 	else
-		k3_verify_compare_ints(c->report, name, name, -1, got, want, n);
+		k3_verify_compare_ints(c->report, name, name, K3_PLACE_NONE, got, want, n);
 	free(want);
 }
 
@@ -355,8 +356,9 @@ compare_final(struct train_case *c, const struct k3_ckpt_tensor *t, uint32_t kin
 	if (!got || !want || n_want != n) {
 		k3_verify_missing(c->report, cls, name);
 	} else {
-		k3_verify_compare(c->report, cls, name, t->layer, got, want, n, tolerance,
-				  zero && kind != 0);
+		k3_verify_compare(c->report, cls, name,
+				  k3i_verify_place(&c->session.model->params, t), got, want, n,
+				  tolerance, zero && kind != 0);
 		double *start = kind == 0 ? k3i_verify_f64(c->st, t->name, &n_start) : NULL;
 		if (start && n_start == n) {
 			for (size_t i = 0; i < n; i++) {
@@ -364,8 +366,9 @@ compare_final(struct train_case *c, const struct k3_ckpt_tensor *t, uint32_t kin
 				want[i] -= start[i];
 			}
 			snprintf(update, sizeof(update), "final.update.%s", t->name);
-			k3_verify_compare(c->report, "final.update", update, t->layer, got, want, n,
-					  1e-3, false);
+			k3_verify_compare(c->report, "final.update", update,
+					  k3i_verify_place(&c->session.model->params, t), got, want,
+					  n, 1e-3, false);
 		}
 		free(start);
 	}
@@ -389,8 +392,9 @@ compare_final_bias(struct train_case *c, const struct k3_ckpt_tensor *t)
 				bias) == K3_OK) {
 		for (size_t i = 0; i < e; i++)
 			got[i] = (double)bias[i];
-		k3_verify_compare(c->report, "final.bias", name, t->layer, got, want, e, 2e-6,
-				  false);
+		k3_verify_compare(c->report, "final.bias", name,
+				  k3i_verify_place(&c->session.model->params, t), got, want, e,
+				  2e-6, false);
 	} else {
 		k3_verify_missing(c->report, "final.bias", name);
 	}
@@ -459,11 +463,11 @@ quantile_case(struct train_case *c, const char *which)
 			  : K3_ENOMEM;
 	if (ret == K3_OK) {
 		snprintf(name, sizeof(name), "quantile.hist.%s", which);
-		k3_verify_compare_ints(c->report, "quantile.hist", name, -1, hist, want_hist,
-				       n_hist);
+		k3_verify_compare_ints(c->report, "quantile.hist", name, K3_PLACE_NONE, hist,
+				       want_hist, n_hist);
 		snprintf(name, sizeof(name), "quantile.bias_out.%s", which);
-		k3_verify_compare(c->report, "quantile.bias_out", name, -1, got, want_bias, e, 1e-6,
-				  false);
+		k3_verify_compare(c->report, "quantile.bias_out", name, K3_PLACE_NONE, got,
+				  want_bias, e, 1e-6, false);
 	}
 	free(got);
 	free(hist);

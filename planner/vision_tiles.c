@@ -15,8 +15,6 @@
 #include "../common/status.h"
 #include "vision_tiles.h"
 
-enum { MOST_SIDE = 512 };
-
 size_t
 k3i_grid_merged(const struct k3_config *c, const struct k3_grid *g)
 {
@@ -28,10 +26,11 @@ check_grid(const struct k3_config *c, const struct k3_grid *g, size_t item)
 {
 	const struct k3_vision_config *v = &c->vision;
 
-	if (g->t < 1 || g->h < 1 || g->w < 1 || g->h > MOST_SIDE || g->w > MOST_SIDE) {
+	if (g->t < 1 || g->h < 1 || g->w < 1 || g->h > K3_VISION_MOST_SIDE ||
+	    g->w > K3_VISION_MOST_SIDE) {
 		k3_error("planner",
 			 "image %zu: grid %u x %u x %u: sides from 1 to %d patches are possible",
-			 item, g->t, g->h, g->w, MOST_SIDE);
+			 item, g->t, g->h, g->w, K3_VISION_MOST_SIDE);
 		return K3_ESHAPE;
 	}
 	if (g->t > v->max_frames) {

@@ -159,13 +159,14 @@ by_text(const void *a, const void *b)
 	return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* Keys of the language model that no part of this model takes; others (vision, inverse frequencies)
- * are passed over. */
+/* Keys of the language model, and of the tower where there is one, that no part of this model takes;
+ * others (a text model's tower, inverse frequencies) are passed over. */
 static int
 check_unknown(const struct k3_params *ps, const struct k3_st *st)
 {
 	size_t n = k3_params_n_tensors(ps), passed = 0;
 	char **known = calloc(n, sizeof(*known));
+	bool tower = k3_params_find(ps, K3_P_VIT_PATCH, -1) >= 0;
 	struct complaints unknown = {0, "unknown key"};
 	struct k3_ckpt_tensor t;
 	int ret = known ? K3_OK : K3_ENOMEM;
@@ -180,9 +181,10 @@ check_unknown(const struct k3_params *ps, const struct k3_st *st)
 	qsort(known, n, sizeof(*known), by_text);
 	for (size_t i = 0; i < k3_st_count(st); i++) {
 		const char *name = k3_st_at(st, i)->name;
-		if (strncmp(name, "language_model.", 15) != 0) {
-			passed += strncmp(name, "vision_tower.", 13) == 0 ||
-				  strncmp(name, "mm_projector.", 13) == 0;
+		bool of_tower = strncmp(name, "vision_tower.", 13) == 0 ||
+				strncmp(name, "mm_projector.", 13) == 0;
+		if (strncmp(name, "language_model.", 15) != 0 && !(of_tower && tower)) {
+			passed += of_tower;
 			continue;
 		}
 		if (!strstr(name, "rotary_emb.inv_freq") &&

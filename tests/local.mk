@@ -12,12 +12,17 @@ check_PROGRAMS += \
 	tests/test_config_faults \
 	tests/test_config_json \
 	tests/test_data \
+	tests/test_data_images \
+	tests/test_data_items \
 	tests/test_data_tool \
 	tests/test_embed \
 	tests/test_estimate \
 	tests/test_fs \
 	tests/test_glu \
+	tests/test_image \
+	tests/test_image_bad \
 	tests/test_k3t \
+	tests/test_k3t_items \
 	tests/test_kda_chunk \
 	tests/test_kda_conv \
 	tests/test_kda_recurrent \
@@ -52,11 +57,13 @@ check_PROGRAMS += \
 	tests/test_run_bench_step \
 	tests/test_run_calibrate \
 	tests/test_run_golden \
+	tests/test_run_images \
 	tests/test_run_recall \
 	tests/test_run_sched \
 	tests/test_run_spine \
 	tests/test_run_trace \
 	tests/test_run_train \
+	tests/test_run_vision \
 	tests/test_safetensors \
 	tests/test_schedule \
 	tests/test_st_write \
@@ -69,9 +76,14 @@ check_PROGRAMS += \
 	tests/test_vision_limits \
 	tests/test_vision_mesh \
 	tests/test_vision_plan \
+	tests/test_vision_scatter \
 	tests/test_vision_split \
 	tests/test_vit_attn \
-	tests/test_vit_block
+	tests/test_vit_block \
+	tests/test_vit_embed \
+	tests/test_vit_load \
+	tests/test_vit_merge \
+	tests/test_vit_project
 check_LTLIBRARIES += tests/libfixture.la
 TESTS += $(check_PROGRAMS)
 else
@@ -90,6 +102,8 @@ tests_libfixture_la_SOURCES = \
 	tests/golden.h \
 	tests/held.c \
 	tests/held.h \
+	tests/image_case.c \
+	tests/image_case.h \
 	tests/kda_case.c \
 	tests/kda_case.h \
 	tests/kda_suite.c \
@@ -107,10 +121,10 @@ tests_libfixture_la_SOURCES = \
 	tests/trace_case.c \
 	tests/trace_case.h \
 	tests/vec_case.h \
-	tests/vit_attn_case.c \
-	tests/vit_attn_case.h \
 	tests/vision_case.c \
 	tests/vision_case.h \
+	tests/vit_attn_case.c \
+	tests/vit_attn_case.h \
 	tests/vit_case.c \
 	tests/vit_case.h
 

@@ -118,7 +118,7 @@ TEST(wrong_usage_gives_status_2_a_message_and_no_file)
 	const struct {
 		const char *words[MAX_WORDS], *message;
 	} cases[] = {
-		{{NULL}, "command \"\", allowed are tokens, recall and info"},
+		{{NULL}, "command \"\", allowed are tokens, images, recall and info"},
 		{{"token"}, "command \"token\""},
 		{{"tokens", text, "-o", out}, "give one of --bytes"},
 		{{"tokens", "--bytes", "--raw-u16", text, "-o", out}, "give one of --bytes"},

@@ -118,6 +118,27 @@ Test(embed, first_contribution_without_tokens_is_zero, .timeout = 60)
 	held_end();
 }
 
+/* Tokens 1, 3 and 4 stand for image features: what their rows hold reaches no entry. */
+Test(embed, replaced_rows_add_nothing, .timeout = 60)
+{
+	int32_t map[T] = {-1, 0, -1, 7, 8, -1, -1};
+	float *dtable = held_out(V * D), *dy = held_out(T * D);
+	struct held_task task = {{dy, ids}, 2};
+	struct k3_embed_args a = {.t = T, .d = D};
+
+	for (size_t i = 0; i < T * D; i++)
+		dy[i] = map[i / D] < 0 ? (float)(1 << i / D) : NAN;
+	a.map = held_push_list(&task, map);
+	a.table = held_push_weight(&task, dtable, V, D, BLOCK, 0);
+	k3_embed_bwd_cpu_f32(task.buf, &a);
+	held_expect_all(dtable + 10 * D, 1 + 64, D, "row 10, once replaced");
+	held_expect_all(dtable + 4 * D, 4, D, "row 4");
+	held_expect_all(dtable + 7 * D, 32, D, "row 7");
+	held_expect_all(dtable, 0, D, "row 0, always replaced");
+	held_expect_all(dtable + 3 * D, 0, D, "row 3, always replaced");
+	held_end();
+}
+
 /* Rows 4 .. 6 of a batch of 8, with forced routes of two layers. */
 struct batch {
 	int32_t ids[8], labels[8], routes[2][16];
@@ -181,6 +202,25 @@ Test(load, without_forced_routing_the_host_has_no_routes, .timeout = 60)
 	cr_assert_eq(out_ids[1], 101);
 	cr_assert_eq(out_labels[0], 200);
 	cr_assert_eq(out[K3_TL_SEGMENTS], 2);
+	held_end();
+}
+
+Test(load, the_map_of_images_is_the_tiles_own, .timeout = 60)
+{
+	struct batch b = counted_batch();
+	const int32_t doc[] = {1, 1, 1}, rows[] = {-1, 12, 13};
+	int32_t *map = held_out_ints(3);
+	void *buf[] = {held_out_ints(3), held_out_ints(3), held_out_ints(k3_tile_layout_len(3)),
+		       map};
+	struct k3_batch_load_args a = {.n_buf = 4,
+				       .t = 3,
+				       .row0 = 4,
+				       .layout = held_layout(doc, 3, 4),
+				       .map_rows = rows,
+				       .map = {3, 1}};
+
+	k3_batch_load_cpu(buf, &a, &(struct k3_host_batch){.ids = b.ids, .labels = b.labels});
+	cr_assert_arr_eq(map, rows, sizeof(rows));
 	held_end();
 }
 

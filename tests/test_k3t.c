@@ -17,14 +17,14 @@
 
 #define TEST(name) Test(k3t, name, .init = scratch_start, .fini = scratch_stop, .timeout = 60)
 
-static const struct k3_k3t_ids byte_ids = { 260, 256, 257, 258, 259 };
+static const struct k3_k3t_ids byte_ids = {260, 256, 257, 258, 259};
 
 /* Two documents, [1 2 259] and [7 8], as 2-byte tokens; mask leaves out token 1 and 4 if asked. */
 static void
 file_make(const char *name, bool masked)
 {
-	static const uint32_t first[] = { 1, 2, 259 }, second[] = { 7, 8 };
-	static const bool first_counts[] = { true, false, true }, second_counts[] = { true, false };
+	static const uint32_t first[] = {1, 2, 259}, second[] = {7, 8};
+	static const bool first_counts[] = {true, false, true}, second_counts[] = {true, false};
 	struct k3_k3t_writer *w;
 
 	cr_assert_eq(k3_k3t_writer_create(&w, scratch_path(name), &byte_ids), K3_OK);
@@ -64,11 +64,11 @@ expect_refused(const char *name, const char *message)
 
 TEST(the_file_has_the_bytes_of_the_documentation)
 {
-	static const uint32_t words[] = { 1, 128, 2, 1, 260, 256, 257, 258, 259, 0 };
-	static const uint16_t tokens[8] = { 1, 2, 259, 7, 8 };
-	static const uint64_t offsets[] = { 0, 3, 5 };
+	static const uint32_t words[] = {1, 128, 2, 1, 260, 256, 257, 258, 259, 0};
+	static const uint16_t tokens[8] = {1, 2, 259, 7, 8};
+	static const uint64_t offsets[] = {0, 3, 5};
 	unsigned char want[128 + 16 + 24 + 1] = "K3TOKENS";
-	uint64_t counts[] = { 2, 5, sizeof(want), 0 };
+	uint64_t counts[] = {2, 5, sizeof(want), 0};
 	size_t bytes;
 
 	memcpy(want + 128, tokens, 16);
@@ -131,10 +131,10 @@ TEST(a_mask_that_begins_late_keeps_earlier_tokens)
 
 TEST(tokens_take_two_bytes_up_to_vocabulary_65536)
 {
-	static const uint32_t vocabs[] = { 65536, 65537 };
+	static const uint32_t vocabs[] = {65536, 65537};
 
 	for (int i = 0; i < 2; i++) {
-		struct k3_k3t_ids ids = { vocabs[i], K3_K3T_NO_ID, 0, K3_K3T_NO_ID, K3_K3T_NO_ID };
+		struct k3_k3t_ids ids = {vocabs[i], K3_K3T_NO_ID, 0, K3_K3T_NO_ID, K3_K3T_NO_ID};
 		uint32_t last = vocabs[i] - 1;
 		struct k3_k3t_writer *w;
 		struct k3_k3t f;
@@ -157,35 +157,37 @@ TEST(every_broken_field_is_refused_with_its_value)
 		uint64_t value;
 		const char *message;
 	} cases[] = {
-		{ 0, 1, 'k', "does not begin with K3TOKENS" },
-		{ 8, 4, 2, "version is 2, allowed: 1" },
-		{ 12, 4, 64, "header_bytes is 64" },
-		{ 16, 4, 3, "token_bytes is 3, allowed: 2 or 4" },
-		{ 16, 4, 4, "need 49 bytes after the header, there are 41" },
-		{ 20, 4, 3, "flags is 3" },
-		{ 20, 4, 0, "need 40 bytes" },
-		{ 24, 4, 0, "vocabulary 0" },
-		{ 24, 4, UINT32_MAX, "vocabulary 4294967295" },
-		{ 24, 4, 259, "pad id 259, allowed are 0 to 258" },
-		{ 28, 4, 260, "bos id 260, allowed are 0 to 259" },
-		{ 32, 4, UINT32_MAX, "eos id 4294967295" },
-		{ 44, 4, 1, "a reserved field is 1" },
-		{ 112, 8, 5, "a reserved field is 5" },
-		{ 48, 8, 0, "n_docs is 0" },
-		{ 48, 8, 6, "n_docs is 6" },
-		{ 48, 8, 3, "n_docs 3 need 49 bytes" },
-		{ 56, 8, 0, "n_tokens is 0" },
-		{ 56, 8, UINT64_MAX, "n_tokens is 18446744073709551615" },
-		{ 56, 8, UINT64_C(1) << 63, "n_tokens is 9223372036854775808" },
-		{ 64, 8, 170, "file_bytes is 170, but the file has 169" },
-		{ 128, 2, 260, "token 0 is 260, allowed are 0 to 259" },
-		{ 136, 2, 65535, "token 4 is 65535" },
-		{ 144, 8, 1, "document offset 0 is 1" },
-		{ 152, 8, 0, "document offset 1 is 0, allowed: above its predecessor 0" },
-		{ 152, 8, 5, "document offset 2 is 5, allowed: above its predecessor 5" },
-		{ 160, 8, 4, "the last document offset is 4" },
-		{ 143, 1, 9, "a byte after the last token is 9" },
-		{ 168, 1, 0x2d, "the last byte of the mask is 45" },
+		{0, 1, 'k', "does not begin with K3TOKENS"},
+		{8, 4, 2, "version is 2, allowed: 1"},
+		{12, 4, 64, "header_bytes is 64"},
+		{16, 4, 3, "token_bytes is 3, allowed: 2 or 4"},
+		{16, 4, 4, "need 49 bytes after the header, there are 41"},
+		{20, 4, 3, "n_items is 0"},
+		{20, 4, 5, "flags is 5"},
+		{80, 8, 1, "a reserved field is 1"},
+		{20, 4, 0, "need 40 bytes"},
+		{24, 4, 0, "vocabulary 0"},
+		{24, 4, UINT32_MAX, "vocabulary 4294967295"},
+		{24, 4, 259, "pad id 259, allowed are 0 to 258"},
+		{28, 4, 260, "bos id 260, allowed are 0 to 259"},
+		{32, 4, UINT32_MAX, "eos id 4294967295"},
+		{44, 4, 1, "a reserved field is 1"},
+		{112, 8, 5, "a reserved field is 5"},
+		{48, 8, 0, "n_docs is 0"},
+		{48, 8, 6, "n_docs is 6"},
+		{48, 8, 3, "n_docs 3 need 49 bytes"},
+		{56, 8, 0, "n_tokens is 0"},
+		{56, 8, UINT64_MAX, "n_tokens is 18446744073709551615"},
+		{56, 8, UINT64_C(1) << 63, "n_tokens is 9223372036854775808"},
+		{64, 8, 170, "file_bytes is 170, but the file has 169"},
+		{128, 2, 260, "token 0 is 260, allowed are 0 to 259"},
+		{136, 2, 65535, "token 4 is 65535"},
+		{144, 8, 1, "document offset 0 is 1"},
+		{152, 8, 0, "document offset 1 is 0, allowed: above its predecessor 0"},
+		{152, 8, 5, "document offset 2 is 5, allowed: above its predecessor 5"},
+		{160, 8, 4, "the last document offset is 4"},
+		{143, 1, 9, "a byte after the last token is 9"},
+		{168, 1, 0x2d, "the last byte of the mask is 45"},
 	};
 
 	file_make("x.k3t", true);
@@ -222,8 +224,8 @@ TEST(a_flipped_byte_or_a_cut_is_found)
 
 TEST(the_writer_refuses_what_the_reader_would)
 {
-	struct k3_k3t_ids no_eos = { 10, K3_K3T_NO_ID, K3_K3T_NO_ID, K3_K3T_NO_ID, K3_K3T_NO_ID };
-	static const uint32_t outside[] = { 5, 260 };
+	struct k3_k3t_ids no_eos = {10, K3_K3T_NO_ID, K3_K3T_NO_ID, K3_K3T_NO_ID, K3_K3T_NO_ID};
+	static const uint32_t outside[] = {5, 260};
 	struct k3_k3t_writer *w;
 
 	cr_assert_eq(k3_k3t_writer_create(&w, scratch_path("x.k3t"), &no_eos), K3_EINVAL);
@@ -244,7 +246,7 @@ expect_doc(const char *name, uint64_t doc, const char *text)
 	cr_assert_eq(k3_k3t_open(&f, scratch_path(name)), K3_OK);
 	cr_assert_lt(doc, f.n_docs);
 	cr_assert_eq(f.offsets[doc + 1] - f.offsets[doc], strlen(text), "length of document %d",
-	             (int)doc);
+		     (int)doc);
 	for (size_t i = 0; text[i]; i++)
 		cr_assert_eq(k3_k3t_token(&f, f.offsets[doc] + i), (unsigned char)text[i]);
 	k3_k3t_close(&f);
@@ -252,7 +254,7 @@ expect_doc(const char *name, uint64_t doc, const char *text)
 
 TEST(bytes_of_a_folder_are_imported_in_sorted_order_without_links)
 {
-	const char *paths[] = { scratch_path("in"), scratch_path("single") };
+	const char *paths[] = {scratch_path("in"), scratch_path("single")};
 	struct k3_k3t f;
 
 	mkdir(scratch_path("in"), 0700);
@@ -273,14 +275,14 @@ TEST(bytes_of_a_folder_are_imported_in_sorted_order_without_links)
 	expect_doc("x.val.k3t", 0, "j\xff");
 	expect_doc("x.val.k3t", 1, "r");
 	cr_assert_eq(k3_k3t_open(&f, scratch_path("x.k3t")), K3_OK);
-	cr_assert(f.n_docs == 4 && f.ids.vocab == 300 && f.ids.bos == 296 && f.ids.eos == 297
-	          && f.ids.placeholder == 298 && f.ids.pad == 299);
+	cr_assert(f.n_docs == 4 && f.ids.vocab == 300 && f.ids.bos == 296 && f.ids.eos == 297 &&
+		  f.ids.placeholder == 298 && f.ids.pad == 299);
 	k3_k3t_close(&f);
 }
 
 TEST(a_link_named_as_input_is_skipped_with_a_warning)
 {
-	const char *paths[] = { scratch_path("link"), scratch_path("file") };
+	const char *paths[] = {scratch_path("link"), scratch_path("file")};
 	struct k3_k3t f;
 
 	scratch_write("file", "text", 4);
@@ -295,7 +297,7 @@ TEST(a_link_named_as_input_is_skipped_with_a_warning)
 
 TEST(an_import_that_fails_writes_nothing)
 {
-	const char *text = scratch_path("text"), *both[] = { text, scratch_path("absent") };
+	const char *text = scratch_path("text"), *both[] = {text, scratch_path("absent")};
 	const char *out = scratch_path("x.k3t");
 
 	scratch_write("text", "123456789", 9);
@@ -315,26 +317,26 @@ TEST(an_import_that_fails_writes_nothing)
 
 TEST(a_token_dump_is_split_at_eos)
 {
-	static const uint16_t dump[] = { 1, 5, 6, 2, 2, 7, 2, 1, 2, 1, 8, 1, 9 };
-	static const uint32_t wide[] = { 70000, 2, 3 };
-	struct k3_k3t_ids ids = { 10, 1, 2, K3_K3T_NO_ID, K3_K3T_NO_ID };
+	static const uint16_t dump[] = {1, 5, 6, 2, 2, 7, 2, 1, 2, 1, 8, 1, 9};
+	static const uint32_t wide[] = {70000, 2, 3};
+	struct k3_k3t_ids ids = {10, 1, 2, K3_K3T_NO_ID, K3_K3T_NO_ID};
 	struct k3_k3t f;
 
 	scratch_write("dump", dump, sizeof(dump));
 	cr_assert_eq(k3_k3t_import_raw(scratch_path("dump"), 2, scratch_path("x.k3t"), &ids),
-	             K3_OK);
+		     K3_OK);
 	cr_assert_not_null(strstr(scratch_log(), "skipped 2 documents without tokens"));
 	expect_doc("x.k3t", 0, "\5\6");
 	expect_doc("x.k3t", 1, "\7");
 	expect_doc("x.k3t", 2, "\x08\x01\x09");
 	ids.bos = K3_K3T_NO_ID;
 	cr_assert_eq(k3_k3t_import_raw(scratch_path("dump"), 2, scratch_path("x.k3t"), &ids),
-	             K3_OK);
+		     K3_OK);
 	expect_doc("x.k3t", 0, "\1\5\6");
 	scratch_write("wide", wide, sizeof(wide));
 	ids.vocab = 70001;
 	cr_assert_eq(k3_k3t_import_raw(scratch_path("wide"), 4, scratch_path("y.k3t"), &ids),
-	             K3_OK);
+		     K3_OK);
 	cr_assert_eq(k3_k3t_open(&f, scratch_path("y.k3t")), K3_OK);
 	cr_assert(f.n_docs == 2 && k3_k3t_token(&f, 0) == 70000 && k3_k3t_token(&f, 1) == 3);
 	k3_k3t_close(&f);
@@ -342,8 +344,8 @@ TEST(a_token_dump_is_split_at_eos)
 
 TEST(a_token_outside_the_vocabulary_is_refused_with_its_position)
 {
-	static const uint16_t dump[] = { 5, 2, 10 };
-	struct k3_k3t_ids ids = { 10, K3_K3T_NO_ID, 2, K3_K3T_NO_ID, K3_K3T_NO_ID };
+	static const uint16_t dump[] = {5, 2, 10};
+	struct k3_k3t_ids ids = {10, K3_K3T_NO_ID, 2, K3_K3T_NO_ID, K3_K3T_NO_ID};
 	const char *path = scratch_path("dump"), *out = scratch_path("x.k3t");
 
 	scratch_write("dump", dump, sizeof(dump));
@@ -400,7 +402,7 @@ TEST(ngram_losses_equal_those_by_hand)
 	for (int order = 1; order <= 3; order++) {
 		cr_assert_eq(k3_ngram_loss(&train, &eval, order, &loss), K3_OK);
 		cr_assert(fabs(loss - want[order - 1]) < 1e-12,
-		          "order %d: got %.15g, expected %.15g", order, loss, want[order - 1]);
+			  "order %d: got %.15g, expected %.15g", order, loss, want[order - 1]);
 	}
 	cr_assert_eq(k3_ngram_loss(&train, &eval, 0, &loss), K3_EINVAL);
 	cr_assert_eq(k3_ngram_loss(&train, &eval, 6, &loss), K3_EINVAL);
@@ -412,7 +414,7 @@ TEST(probabilities_of_all_bytes_sum_to_one_after_the_table_has_grown)
 {
 	enum { N = 20000 };
 	char *text = malloc(N + 1);
-	const char *texts[1] = { text };
+	const char *texts[1] = {text};
 	struct k3_k3t train, eval;
 	double sum = 0;
 
@@ -423,12 +425,12 @@ TEST(probabilities_of_all_bytes_sum_to_one_after_the_table_has_grown)
 	cr_assert_eq(k3_k3t_open(&train, scratch_path("train.k3t")), K3_OK);
 	for (uint32_t byte = 0; byte < 256; byte++) {
 		/* the loss of "xy?" less that of "xy" is that of the last byte */
-		uint32_t tokens[3] = { 1, 2, byte };
+		uint32_t tokens[3] = {1, 2, byte};
 		double loss[2];
 		for (size_t n = 2; n <= 3; n++) {
 			struct k3_k3t_writer *w;
 			cr_assert_eq(k3_k3t_writer_create(&w, scratch_path("e.k3t"), &byte_ids),
-			             K3_OK);
+				     K3_OK);
 			cr_assert_eq(k3_k3t_writer_put(w, tokens, NULL, n), K3_OK);
 			cr_assert_eq(k3_k3t_writer_finish(w), K3_OK);
 			cr_assert_eq(k3_k3t_writer_publish(w), K3_OK);
@@ -446,7 +448,7 @@ TEST(probabilities_of_all_bytes_sum_to_one_after_the_table_has_grown)
 
 TEST(info_prints_a_table_or_nothing)
 {
-	const char *paths[] = { scratch_path("x.k3t"), scratch_path("absent.k3t") };
+	const char *paths[] = {scratch_path("x.k3t"), scratch_path("absent.k3t")};
 	char *text = NULL;
 	size_t bytes = 0;
 	FILE *out = open_memstream(&text, &bytes);

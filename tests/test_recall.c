@@ -159,7 +159,8 @@ TEST(the_stream_has_one_label_for_each_answer)
 
 	cr_assert_eq(k3_data_open(&d, scratch_path("x.k3t"), 0, true), K3_OK);
 	for (int doc = 0; doc < 5; doc++) {
-		cr_assert_eq(k3_data_next(&d, t, rows, rows + t, rows + 2 * t, &valid), K3_OK);
+		cr_assert_eq(k3_data_next(&d, t, rows, rows + t, rows + 2 * t, &valid, NULL),
+			     K3_OK);
 		cr_assert_eq(valid, t);
 		cr_assert(rows[0] == 256 && rows[t - 1] == 257, "bos and eos are not at the ends");
 		for (size_t i = 0; i < t; i++) {
@@ -169,7 +170,7 @@ TEST(the_stream_has_one_label_for_each_answer)
 					  strchr("0123456789ABCDEF", rows[t + i]));
 		}
 	}
-	cr_assert_eq(k3_data_next(&d, t, rows, rows + t, rows + 2 * t, &valid), K3_OK);
+	cr_assert_eq(k3_data_next(&d, t, rows, rows + t, rows + 2 * t, &valid, NULL), K3_OK);
 	cr_assert_eq(valid, 0);
 	cr_assert_eq(labels, shape.labels);
 	k3_data_close(&d);

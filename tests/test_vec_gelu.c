@@ -57,23 +57,61 @@ Test(gelu, values_and_gradients_match_double_precision, .timeout = 60)
 	held_end();
 }
 
-Test(gelu, huge_arguments_give_limits_without_nan, .timeout = 60)
+/* A half unit of the exponent x^2/2 is x^2/2 half units of the tail; Phi(x) = erfc(-x/sqrt(2))/2. */
+Test(gelu_erf, values_and_gradients_match_double_precision, .timeout = 60)
+{
+	const struct k3_vec *table[3];
+	size_t n = tables(table);
+	float *in = arguments(), *dy = held_random(1, N, -1, 1), *y = held_out(N),
+	      *dx = held_out(N);
+
+	for (size_t k = 0; k < n; k++) {
+		table[k]->gelu_erf(y, in, N);
+		table[k]->gelu_erf_bwd(dx, dy, in, N);
+		for (size_t i = 0; i < N; i++) {
+			double x = (double)in[i], phi = erfc(-x / sqrt(2)) / 2,
+			       bend = x * exp(-x * x / 2) / sqrt(2 * M_PI),
+			       unit = 0x1p-23 * (4 + (x < 0 ? x * x : 0)),
+			       bend_unit = 0x1p-23 * (4 + x * x);
+
+			cr_assert(fabs((double)y[i] - x * phi) <= unit * fabs(x * phi) + 1e-35,
+				  "gelu(%g) is %.9g, expected %.9g", x, (double)y[i], x * phi);
+			/* the two terms cancel near x = -0.75 */
+			cr_assert(fabs((double)dx[i] - (double)dy[i] * (phi + bend)) <=
+					  unit * phi + bend_unit * fabs(bend) + 1e-35,
+				  "derivative at %g is %.9g, expected %.9g", x, (double)dx[i],
+				  (double)dy[i] * (phi + bend));
+		}
+	}
+	held_end();
+}
+
+typedef void gelu_loop(float *y, const float *x, size_t n);
+typedef void gelu_bwd_loop(float *dx, const float *dy, const float *x, size_t n);
+
+static void
+expect_limits(gelu_loop *gelu, gelu_bwd_loop *gelu_bwd)
 {
 	static const float x[] = {1e38f, -1e38f, 20, -20}, dy[] = {3, 3, 3, 3},
 			   want[] = {1e38f, 0, 20, 0}, slope[] = {3, 0, 3, 0};
+	float y[4], dx[4];
+
+	gelu(y, x, 4);
+	gelu_bwd(dx, dy, x, 4);
+	for (size_t i = 0; i < 4; i++)
+		cr_assert(y[i] == want[i] && dx[i] == slope[i],
+			  "gelu(%g) is %g, expected %g; derivative %g, expected %g", (double)x[i],
+			  (double)y[i], (double)want[i], (double)dx[i] / 3, (double)slope[i] / 3);
+}
+
+Test(gelu, huge_arguments_give_limits_without_nan, .timeout = 60)
+{
 	const struct k3_vec *table[3];
 	size_t n = tables(table);
 
 	for (size_t k = 0; k < n; k++) {
-		float y[4], dx[4];
-
-		table[k]->gelu_tanh(y, x, 4);
-		table[k]->gelu_tanh_bwd(dx, dy, x, 4);
-		for (size_t i = 0; i < 4; i++)
-			cr_assert(y[i] == want[i] && dx[i] == slope[i],
-				  "gelu(%g) is %g, expected %g; derivative %g, expected %g",
-				  (double)x[i], (double)y[i], (double)want[i], (double)dx[i] / 3,
-				  (double)slope[i] / 3);
+		expect_limits(table[k]->gelu_tanh, table[k]->gelu_tanh_bwd);
+		expect_limits(table[k]->gelu_erf, table[k]->gelu_erf_bwd);
 	}
 }
 

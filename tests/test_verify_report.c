@@ -14,7 +14,7 @@ static struct k3_verify_report report;
 static void
 begin(const char *deviation)
 {
-	struct k3_verify_options options = { 0 };
+	struct k3_verify_options options = {0};
 
 	k3_verify_report_init(&report, &options);
 	report.deviation = deviation ? json_loads(deviation, 0, NULL) : NULL;
@@ -30,25 +30,27 @@ end(size_t passed, size_t failed)
 
 	k3_verify_print(&report, "some/folder/case", out);
 	fclose(out);
-	cr_assert(report.passed == passed && report.failed == failed, "%zu passed and %zu failed in:\n%s", report.passed,
-	          report.failed, table);
+	cr_assert(report.passed == passed && report.failed == failed,
+		  "%zu passed and %zu failed in:\n%s", report.passed, report.failed, table);
 	k3_verify_report_fini(&report);
 	return table;
 }
 
 static void
-compare(const char *name, int layer, const double *got, const double *want, size_t n, double tolerance)
+compare(const char *name, int layer, const double *got, const double *want, size_t n,
+	double tolerance)
 {
 	char cls[32];
 
 	snprintf(cls, sizeof(cls), "%.*s", (int)strcspn(name, "0123456789"), name);
-	k3_verify_compare(&report, cls, name, layer, got, want, n, tolerance, false);
+	k3_verify_compare(&report, cls, name, K3_PLACE_LAYERS + layer, got, want, n, tolerance,
+			  false);
 }
 
 TEST(the_error_is_a_ratio_of_root_mean_squares)
 {
 	/* error (3e-5, 4e-5), size (3, 4): the ratio is exactly 1e-5 */
-	const double want[] = { 3, 4 }, got[] = { 3 + 3e-5, 4 - 4e-5 };
+	const double want[] = {3, 4}, got[] = {3 + 3e-5, 4 - 4e-5};
 
 	begin(NULL);
 	compare("a1", 0, got, want, 2, 1.001e-5);
@@ -60,19 +62,20 @@ TEST(the_error_is_a_ratio_of_root_mean_squares)
 
 TEST(not_a_number_fails_whatever_the_tolerance)
 {
-	const double want[] = { 1, 2, 3 }, nan[] = { 1, 2, NAN }, inf[] = { INFINITY, 2, 3 };
+	const double want[] = {1, 2, 3}, nan[] = {1, 2, NAN}, inf[] = {INFINITY, 2, 3};
 
 	begin(NULL);
 	compare("a1", 0, nan, want, 3, 1e9);
 	compare("b1", 0, inf, want, 3, 1e9);
 	char *table = end(0, 2);
-	cr_assert(strstr(table, "not finite at 2") && strstr(table, "not finite at 0"), "%s", table);
+	cr_assert(strstr(table, "not finite at 2") && strstr(table, "not finite at 0"), "%s",
+		  table);
 	free(table);
 }
 
 TEST(an_expected_value_that_is_not_a_number_fails)
 {
-	const double got[] = { 1, 2 }, nan[] = { 1, NAN }, inf[] = { -INFINITY, 2 };
+	const double got[] = {1, 2}, nan[] = {1, NAN}, inf[] = {-INFINITY, 2};
 
 	begin(NULL);
 	compare("a1", 0, got, nan, 2, 1e9);
@@ -85,7 +88,7 @@ TEST(an_expected_value_that_is_not_a_number_fails)
 
 TEST(a_tiny_tensor_gets_a_second_chance_by_the_largest_of_its_class)
 {
-	const double big[] = { 1000 }, zero[] = { 0 }, near[] = { 0.99e-4 }, off[] = { 1.01e-4 };
+	const double big[] = {1000}, zero[] = {0}, near[] = {0.99e-4}, off[] = {1.01e-4};
 
 	begin(NULL);
 	compare("a1", 0, big, big, 1, 1e-5);
@@ -103,7 +106,7 @@ TEST(a_tiny_tensor_gets_a_second_chance_by_the_largest_of_its_class)
 
 TEST(zero_by_definition_has_no_second_chance)
 {
-	const double big[] = { 1000 }, zero[] = { 0 }, near[] = { 1e-30 };
+	const double big[] = {1000}, zero[] = {0}, near[] = {1e-30};
 
 	begin(NULL);
 	k3_verify_compare(&report, "a", "a1", 0, big, big, 1, 1e-5, true);
@@ -115,7 +118,7 @@ TEST(zero_by_definition_has_no_second_chance)
 
 TEST(no_tolerance_lies_below_three_times_the_files_own_deviation)
 {
-	const double want[] = { 1 }, got[] = { 1 + 2.9e-3 };
+	const double want[] = {1}, got[] = {1 + 2.9e-3};
 
 	begin("{\"a\": 1e-3}");
 	compare("a1", 0, got, want, 1, 1e-6);
@@ -125,10 +128,10 @@ TEST(no_tolerance_lies_below_three_times_the_files_own_deviation)
 
 TEST(integers_are_equal_or_fail)
 {
-	const int32_t want[] = { 1, 2, 3 }, got[] = { 1, 2, 4 };
+	const int32_t want[] = {1, 2, 3}, got[] = {1, 2, 4};
 
 	begin("{\"ids\": 1}");
-	k3_verify_compare_ints(&report, "ids", "ids.1", 1, got, want, 3);
+	k3_verify_compare_ints(&report, "ids", "ids.1", K3_PLACE_LAYERS + 1, got, want, 3);
 	char *table = end(0, 1);
 	cr_assert(strstr(table, "1 differ, first at 2: 4, want 3"), "%s", table);
 	free(table);
@@ -146,7 +149,7 @@ TEST(a_missing_tensor_fails)
 
 TEST(one_bad_tensor_among_good_ones_turns_its_class)
 {
-	const double want[] = { 1 }, bad[] = { 1.1 };
+	const double want[] = {1}, bad[] = {1.1};
 
 	begin(NULL);
 	compare("a1", 1, want, want, 1, 1e-5);
@@ -157,36 +160,36 @@ TEST(one_bad_tensor_among_good_ones_turns_its_class)
 	free(table);
 }
 
-TEST(the_first_layer_that_differs_is_the_lowest_of_the_forward_pass)
+TEST(the_first_difference_is_at_the_lowest_layer_of_the_forward_pass)
 {
-	const double want[] = { 1 }, bad[] = { 1.1 };
+	const double want[] = {1}, bad[] = {1.1};
 
 	begin(NULL);
 	compare("prefix.4", 4, bad, want, 1, 1e-5);
 	compare("prefix.3", 3, bad, want, 1, 1e-5);
 	compare("grad.prefix.0", 0, bad, want, 1, 1e-4);
 	char *table = end(0, 2);
-	cr_assert(strstr(table, "# case: first layer that differs: 3 (prefix.3)"), "%s", table);
+	cr_assert(strstr(table, "# case: first difference: layer 3 (prefix.3)"), "%s", table);
 	free(table);
 }
 
 TEST(of_the_backward_pass_the_highest_layer_is_the_first)
 {
-	const double want[] = { 1 }, bad[] = { 1.1 };
+	const double want[] = {1}, bad[] = {1.1};
 
 	begin(NULL);
 	compare("prefix.4", 4, want, want, 1, 1e-5);
 	compare("grad.prefix.1", 1, bad, want, 1, 1e-4);
 	compare("grad.prefix.2", 2, bad, want, 1, 1e-4);
 	char *table = end(1, 1);
-	cr_assert(strstr(table, "first layer that differs: 2 (grad.prefix.2)"), "%s", table);
+	cr_assert(strstr(table, "first difference: layer 2 (grad.prefix.2)"), "%s", table);
 	free(table);
 }
 
 TEST(a_planted_fault_of_one_percent_turns_the_verdict)
 {
-	struct k3_verify_options options = { .plant_fault = "a2" };
-	const double want[] = { 1, -2 };
+	struct k3_verify_options options = {.plant_fault = "a2"};
+	const double want[] = {1, -2};
 
 	k3_verify_report_init(&report, &options);
 	compare("a1", 1, want, want, 2, 1e-4);

@@ -22,9 +22,10 @@ struct vit_cut {
 };
 
 struct vit_tile {
-	size_t n;
+	size_t n, m;
 	int32_t *layout;
-	const int32_t *row; /* [n] row of each patch in the dump */
+	const int32_t *row;	   /* [n] row of each patch in the dump */
+	const int32_t *merged_row; /* [m] row of each merged token among those of all items */
 };
 
 /** Grids (1,4,6), (2,6,2), (1,2,2) in one tile, in two (the second item in both), in four (the first
@@ -37,6 +38,9 @@ struct vit_tile vit_tile(const struct vit_grid *items, const struct vit_band *ba
 float *vit_gather(const struct vit_tile *tile, const float *x, size_t width);
 /** The other way. */
 void vit_scatter(const struct vit_tile *tile, float *to, const float *x, size_t width);
+/** The same for merged tokens. */
+float *vit_gather_merged(const struct vit_tile *tile, const float *x, size_t width);
+void vit_scatter_merged(const struct vit_tile *tile, float *to, const float *x, size_t width);
 /** Do the tiles share an item? */
 int vit_meet(const struct vit_tile *x, const struct vit_tile *y);
 

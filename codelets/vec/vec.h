@@ -88,6 +88,11 @@ struct k3_vec {
 	void (*gelu_tanh)(float *y, const float *x, size_t n);
 	/** dx = dy gelu_tanh'(x) */
 	void (*gelu_tanh_bwd)(float *dx, const float *dy, const float *x, size_t n);
+	/** y = x Phi(x), Phi that of the normal distribution (erf): the exact GELU, good to
+	 * 4 + x^2 units in the last place. */
+	void (*gelu_erf)(float *y, const float *x, size_t n);
+	/** dx = dy (Phi(x) + x phi(x)) */
+	void (*gelu_erf_bwd)(float *dx, const float *dy, const float *x, size_t n);
 	/** Turns the pairs of each row of n elements (even) by the same angles: y[i] = x[i] c[i] +
 	 * x[i^1] s[i]; rows follow each other. */
 	void (*rotate)(float *y, const float *x, const float *c, const float *s, size_t rows,

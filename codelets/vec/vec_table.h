@@ -2,6 +2,7 @@
 #ifndef K3_VEC_TABLE_H
 #define K3_VEC_TABLE_H
 #include "vec_act.h"
+#include "vec_gelu.h"
 #include "vec_sum.h"
 
 #define K3I_VEC_TABLE                                                                              \
@@ -14,6 +15,7 @@
 		.situ_bwd = situ_bwd, .gate_fwd = gate_fwd, .gate_bwd = gate_bwd,                  \
 		.norm_gate_fwd = norm_gate_fwd, .norm_gate_bwd = norm_gate_bwd, .silu = silu,      \
 		.silu_bwd = silu_bwd, .gelu_tanh = gelu_tanh, .gelu_tanh_bwd = gelu_tanh_bwd,      \
+		.gelu_erf = gelu_erf, .gelu_erf_bwd = gelu_erf_bwd,                                \
 		.rotate = rotate, .taps_fwd = taps_fwd, .taps_grad = taps_grad,                    \
 	}
 

@@ -111,6 +111,17 @@ k3_vit_patch_embed_fwd_cpu_f32(void *const *buf, const struct k3_vit_embed_args 
 	}
 }
 
+/* Whole blocks: large ones are cleared around the caches. */
+static void
+clear_table(void *const *buf, const struct k3_weight *w)
+{
+	for (size_t b = 0; b < w->n; b++) {
+		size_t first = b * w->block_rows,
+		       rows = first + w->block_rows < w->rows ? w->block_rows : w->rows - first;
+		memset(buf[w->first + b], 0, rows * w->cols * sizeof(float));
+	}
+}
+
 void
 k3_vit_patch_embed_bwd_cpu_f32(void *const *buf, const struct k3_vit_embed_args *a)
 {
@@ -120,8 +131,8 @@ k3_vit_patch_embed_bwd_cpu_f32(void *const *buf, const struct k3_vit_embed_args 
 	const float *dx = buf[0];
 
 	k3_linear_dw(buf, &a->wpe, 0, a->d, dx, a->d, buf[1], a->pixels, a->n);
-	for (size_t row = 0; !w->accumulate && row < w->rows; row++)
-		memset(table_row(buf, w, row), 0, a->d * sizeof(float));
+	if (!w->accumulate)
+		clear_table(buf, w);
 	for (int32_t p = 0; p < layout[K3_VL_PARTS]; p++) {
 		struct band b = band_of(layout, p);
 		for (size_t i = 0; i < b.t * b.rows * b.w; i++) {

@@ -1,32 +1,9 @@
 /* Projector (model.md 6.4): two products around an exact (erf) GELU, then a norm. */
-#include <math.h>
 #include <string.h>
 
 #include "../../common/op/vit.h"
 #include "../linalg/linear.h"
 #include "norm_rows.h"
-
-static float
-gelu(float x)
-{
-	return 0.5f * x * (1.0f + erff(x * (float)M_SQRT1_2));
-}
-
-/* Phi(x) + x phi(x) */
-static float
-gelu_slope(float x)
-{
-	const float inv_sqrt_2pi = 0.398942280401432678f;
-
-	return 0.5f * (1.0f + erff(x * (float)M_SQRT1_2)) + x * inv_sqrt_2pi * expf(-0.5f * x * x);
-}
-
-static void
-activate(float *y, const float *u, size_t n)
-{
-	for (size_t i = 0; i < n; i++)
-		y[i] = gelu(u[i]);
-}
 
 void
 k3_vit_project_fwd_cpu_f32(void *const *buf, const struct k3_vit_project_args *a)
@@ -34,7 +11,7 @@ k3_vit_project_fwd_cpu_f32(void *const *buf, const struct k3_vit_project_args *a
 	float *u = buf[1], *s = buf[2], *active = buf[5];
 
 	k3_linear_fwd(u, a->c, 0, buf[4], a->c, buf, &a->w1, 0, a->c, a->m);
-	activate(active, u, a->m * a->c);
+	k3_vec()->gelu_erf(active, u, a->m * a->c);
 	k3_linear_fwd(s, a->dt, 0, active, a->c, buf, &a->w2, 0, a->dt, a->m);
 	norm_rows(buf[0], buf[3], s, buf[a->norm.first], a->m, a->dt, a->eps);
 }
@@ -51,8 +28,7 @@ k3_vit_project_bwd_dx_cpu_f32(void *const *buf, const struct k3_vit_project_args
 		k3_rms_bwd_row(ds + i * a->dt, dnorm, dy + i * a->dt, s + i * a->dt, w, rstd[i],
 			       a->dt);
 	k3_linear_dx(du, a->c, 0, ds, a->dt, buf, &a->w2, 0, a->dt, a->m);
-	for (size_t i = 0; i < a->m * a->c; i++)
-		du[i] *= gelu_slope(u[i]);
+	k3_vec()->gelu_erf_bwd(du, du, u, a->m * a->c);
 	k3_linear_dx(dz, a->c, 0, du, a->c, buf, &a->w1, 0, a->c, a->m);
 }
 
@@ -62,6 +38,6 @@ k3_vit_project_bwd_dw_cpu_f32(void *const *buf, const struct k3_vit_project_args
 	float *active = buf[4];
 
 	k3_linear_dw(buf, &a->w1, 0, a->c, buf[0], a->c, buf[3], a->c, a->m);
-	activate(active, buf[2], a->m * a->c);
+	k3_vec()->gelu_erf(active, buf[2], a->m * a->c);
 	k3_linear_dw(buf, &a->w2, 0, a->dt, buf[1], a->dt, active, a->c, a->m);
 }

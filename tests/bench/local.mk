@@ -26,4 +26,8 @@ drivers_libdrivers_la_SOURCES += \
 	tests/bench/bench_vit.c \
 	tests/bench/bench_vit.h \
 	tests/bench/bench_vit_attn.c \
-	tests/bench/bench_vit_edges.c
+	tests/bench/bench_vit_ends.c \
+	tests/bench/bench_vit_mlp.c \
+	tests/bench/bench_vit_out.c \
+	tests/bench/bench_vit_project.c \
+	tests/bench/bench_vit_qkv.c

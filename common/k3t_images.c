@@ -1,0 +1,305 @@
+/* From a list of texts with images to .k3t files.
+ *
+ * The trap: placeholders and images that differ by one would shift every later image to another
+ * text, so both are counted in each sample before anything of it is written.
+ */
+#define _GNU_SOURCE /* memmem */
+#include "k3t_images.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <libgen.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "files.h"
+#include "image.h"
+#include "k3t_split.h"
+#include "log.h"
+#include "status.h"
+
+#define MARK "<image>"
+#define MARK_BYTES (sizeof(MARK) - 1)
+
+/* The list, and the line that is read. */
+struct list {
+	const char *path;
+	char *folder;
+	FILE *file;
+	char *line;
+	size_t room;
+	uint64_t number; /* of the line, from 1 */
+};
+
+struct sample {
+	json_t *root;
+	const char *text;
+	size_t text_bytes;
+	json_t *images; /* NULL: none */
+};
+
+void
+k3_k3t_images_options_init(struct k3_k3t_images_options *o)
+{
+	*o = (struct k3_k3t_images_options){260, 65536, K3_K3T_MAX_SIDE, 0.1};
+}
+
+static int
+list_open(struct list *list, const char *path)
+{
+	char *copy = strdup(path);
+	int ret = K3_ENOMEM;
+
+	*list = (struct list){.path = path};
+	if (!copy)
+		return K3_ENOMEM;
+	list->folder = strdup(dirname(copy));
+	free(copy);
+	if (!list->folder)
+		goto out;
+	list->file = fopen(path, "re");
+	ret = list->file ? K3_OK : K3_EIO;
+	if (ret != K3_OK)
+		k3_error("common", "%s: %s", path, strerror(errno));
+out:
+	return ret;
+}
+
+static void
+list_close(struct list *list)
+{
+	if (list->file)
+		fclose(list->file);
+	free(list->folder);
+	free(list->line);
+}
+
+static int
+line_refuse(const struct list *list, const char *what)
+{
+	k3_error("common", "%s:%" PRIu64 ": %s", list->path, list->number, what);
+	return K3_EFORMAT;
+}
+
+/* The next line; *n is 0 at the end. */
+static int
+line_read(struct list *list, size_t *n)
+{
+	errno = 0;
+	ssize_t got = getline(&list->line, &list->room, list->file);
+
+	*n = got > 0 ? (size_t)got : 0;
+	list->number += got > 0;
+	if (got >= 0 || !ferror(list->file))
+		return errno == ENOMEM ? K3_ENOMEM : K3_OK;
+	k3_error("common", "%s: %s", list->path, strerror(errno));
+	return K3_EIO;
+}
+
+static size_t
+marks_count(const struct sample *s)
+{
+	const char *at = s->text, *end = s->text + s->text_bytes;
+	size_t n = 0;
+
+	while ((at = memmem(at, (size_t)(end - at), MARK, MARK_BYTES))) {
+		at += MARK_BYTES;
+		n++;
+	}
+	return n;
+}
+
+static int
+images_check(const struct list *list, const struct sample *s)
+{
+	size_t n = json_array_size(s->images), marks = marks_count(s);
+
+	if (s->images && !json_is_array(s->images))
+		return line_refuse(list, "\"images\" must be a list of file names");
+	for (size_t i = 0; i < n; i++) {
+		const json_t *name = json_array_get(s->images, i);
+		/* a name ends at a zero, what comes after would be ignored */
+		if (!json_is_string(name) || json_string_length(name) == 0 ||
+		    strlen(json_string_value(name)) != json_string_length(name)) {
+			k3_error("common",
+				 "%s:%" PRIu64 ": entry %zu of \"images\" must be a file name",
+				 list->path, list->number, i + 1);
+			return K3_EFORMAT;
+		}
+	}
+	if (marks != n) {
+		k3_error("common",
+			 "%s:%" PRIu64 ": the text of sample %" PRIu64 " has %zu times " MARK
+			 ", but \"images\" has %zu entries",
+			 list->path, list->number, list->number, marks, n);
+		return K3_EFORMAT;
+	}
+	return K3_OK;
+}
+
+static int
+keys_check(const struct list *list, json_t *root)
+{
+	const char *key;
+	json_t *value;
+
+	json_object_foreach(root, key,
+			    value) if (strcmp(key, "text") != 0 && strcmp(key, "images") != 0)
+	{
+		k3_error("common",
+			 "%s:%" PRIu64 ": key \"%s\", allowed are \"text\" and \"images\"",
+			 list->path, list->number, key);
+		return K3_EFORMAT;
+	}
+	return K3_OK;
+}
+
+/* Parses the line; root must be released in any case. */
+static int
+sample_parse(const struct list *list, size_t n, struct sample *s)
+{
+	json_error_t error;
+	int ret = K3_EFORMAT;
+
+	*s = (struct sample){0};
+	if (strspn(list->line, " \t\r\n") == n)
+		return line_refuse(list, "the line is empty, allowed: one JSON object a line");
+	s->root = json_loadb(list->line, n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
+	if (!s->root) {
+		k3_error("common", "%s:%" PRIu64 ": column %d: %s", list->path, list->number,
+			 error.column, error.text);
+		return K3_EFORMAT;
+	}
+	if (!json_is_object(s->root))
+		return line_refuse(list, "must be an object {\"text\": ..., \"images\": [...]}");
+	K3_TRY(keys_check(list, s->root));
+	const json_t *text = json_object_get(s->root, "text");
+	if (!json_is_string(text))
+		return line_refuse(list, "\"text\" must be there and a string");
+	s->text = json_string_value(text);
+	s->text_bytes = json_string_length(text);
+	s->images = json_object_get(s->root, "images");
+	if (s->text_bytes == 0)
+		return line_refuse(list, "\"text\" is empty, so the sample has no token");
+	ret = images_check(list, s);
+out:
+	return ret;
+}
+
+static int
+image_put(const struct list *list, const struct sample *s, size_t i, struct k3_k3t_writer *w,
+	  const struct k3_image_rule *rule, struct k3_k3t_images_count *count)
+{
+	const char *name = json_string_value(json_array_get(s->images, i));
+	char *path = *name == '/' ? strdup(name) : k3i_path_join(list->folder, name);
+	struct k3_image image = {0};
+	int ret = path ? K3_OK : K3_ENOMEM;
+
+	K3_TRY(ret);
+	if (access(path, R_OK) != 0) {
+		k3_error("common", "%s:%" PRIu64 ": image %zu, %s: %s", list->path, list->number,
+			 i + 1, path, strerror(errno));
+		ret = K3_EIO;
+		goto out;
+	}
+	ret = k3_image_read(&image, path, rule);
+	if (ret != K3_OK)
+		k3_info("common", "%s:%" PRIu64 ": that was image %zu of %zu of the sample",
+			list->path, list->number, i + 1, json_array_size(s->images));
+	K3_TRY(ret);
+	K3_TRY(k3_k3t_writer_put_item(w, &image.grid, image.bytes));
+	count->images++;
+	count->patches += k3_grid_patches(&image.grid);
+	count->tokens += (uint64_t)(image.grid.h / rule->merge_h) * (image.grid.w / rule->merge_w);
+out:
+	k3_image_destroy(&image);
+	free(path);
+	return ret;
+}
+
+static int
+sample_put(const struct list *list, const struct sample *s, struct k3_k3t_writer *w,
+	   const struct k3_image_rule *rule, struct k3_k3t_images_count *count)
+{
+	const char *at = s->text, *end = s->text + s->text_bytes;
+	int ret;
+
+	for (size_t i = 0; i < json_array_size(s->images); i++) {
+		const char *mark = memmem(at, (size_t)(end - at), MARK, MARK_BYTES);
+		K3_TRY(k3i_k3t_put_bytes(w, at, (uint64_t)(mark - at)));
+		count->tokens += (uint64_t)(mark - at);
+		K3_TRY(image_put(list, s, i, w, rule, count));
+		at = mark + MARK_BYTES;
+	}
+	K3_TRY(k3i_k3t_put_bytes(w, at, (uint64_t)(end - at)));
+	count->tokens += (uint64_t)(end - at);
+	count->samples++;
+	ret = k3_k3t_writer_end_doc(w, NULL);
+out:
+	return ret;
+}
+
+/* With 0.1 the last of every ten; the first sample is never held out. */
+static bool
+is_held_out(uint64_t i, double holdout)
+{
+	return floor((double)(i + 1) * holdout) > floor((double)i * holdout);
+}
+
+static int
+samples_put(struct list *list, const struct k3i_k3t_split *split,
+	    const struct k3_k3t_images_options *o, const struct k3_image_rule *rule,
+	    struct k3_k3t_images_count *count)
+{
+	struct sample s = {0};
+	size_t n;
+	int ret;
+
+	for (;;) {
+		K3_TRY(line_read(list, &n));
+		if (n == 0)
+			break;
+		K3_TRY(sample_parse(list, n, &s));
+		bool held = split->val && is_held_out(list->number - 1, o->holdout);
+		K3_TRY(sample_put(list, &s, held ? split->val : split->train, rule, &count[held]));
+		json_decref(s.root);
+		s.root = NULL;
+	}
+	if (list->number == 0) {
+		k3_error("common", "%s: no sample, allowed: at least one line", list->path);
+		ret = K3_EFORMAT;
+	} else if (split->val && count[1].samples == 0) {
+		k3_error("common",
+			 "%s: of %" PRIu64 " samples none is held out with holdout %g, allowed: 0, "
+			 "or at least %g",
+			 list->path, list->number, o->holdout, 1.0 / (double)list->number);
+		ret = K3_EFORMAT;
+	}
+out:
+	json_decref(s.root);
+	return ret;
+}
+
+int
+k3_k3t_import_images(const char *path, const char *out, const struct k3_k3t_images_options *o,
+		     struct k3_k3t_images_count *count)
+{
+	const struct k3_image_rule rule = {14, 2, 2, o->limit_patches, o->side_patches};
+	struct k3i_k3t_split split = {0};
+	struct list list = {0};
+	int ret;
+
+	memset(count, 0, 2 * sizeof(*count));
+	K3_TRY(list_open(&list, path));
+	K3_TRY(k3i_k3t_split_create(&split, out, o->vocab, o->holdout));
+	K3_TRY(samples_put(&list, &split, o, &rule, count));
+	ret = k3i_k3t_split_publish(&split);
+out:
+	k3i_k3t_split_destroy(&split);
+	list_close(&list);
+	return ret;
+}

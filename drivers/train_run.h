@@ -1,0 +1,34 @@
+/* A training run (inside drivers/). */
+#ifndef K3_DRIVERS_TRAIN_RUN_H
+#define K3_DRIVERS_TRAIN_RUN_H
+#include <stdio.h>
+
+#include "train.h"
+
+struct k3i_trainer {
+	const struct k3_train_options *options;
+	struct k3_train_options chosen; /* options, with numbers for what was to be chosen */
+	struct k3_machine machine;
+	struct k3_run_state *state;
+	struct k3_session session;
+	struct k3_config config;
+	struct k3_data data;
+	uint64_t max_patches;		/* of a microbatch; 0: text alone */
+	uint32_t vision_patches;	/* of a vision tile */
+	struct k3_data_items *items[2]; /* by parity: accumulate; nothing in them for text */
+	int32_t *rows[2];		/* by parity: accumulate x (ids | labels | documents) */
+	struct {
+		double lr, tokens;	   /* of the step in flight, by parity */
+		struct k3_run_state after; /* run state once it is done */
+	} flight[2];
+	FILE *eval_log; /* NULL: none */
+	double last_time;
+	uint64_t saved_step; /* of the newest checkpoint of this run; 0: none */
+	int failed;
+};
+
+/** Opens data, model and session and sets the initial values, or those of a checkpoint folder.
+ * What is open then is closed by the caller, also after a failure. */
+int k3i_train_open(struct k3i_trainer *trainer, const char *folder);
+
+#endif

@@ -1,0 +1,348 @@
+/* k3_data images: what a list of samples becomes, and that a fault names list, line and both counts
+ * and leaves no file. */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "../common/k3t.h"
+#include "../common/status.h"
+#include "../drivers/data_tool.h"
+#include "image_case.h"
+#include "scratch.h"
+
+#define TEST(name) Test(data_images, name, .init = images_start, .fini = images_stop, .timeout = 60)
+
+enum { MAX_WORDS = 16, N_PICTURES = 4 };
+
+/* Pictures of one colour each, named a.png to d.png, and the grids that they must get. */
+static const struct {
+	uint32_t width, height;
+	uint8_t rgb[3];
+	struct k3_grid grid;
+} pictures[N_PICTURES] = {
+	{28, 28, {10, 20, 30}, {1, 2, 2}},
+	{57, 30, {40, 50, 60}, {1, 4, 6}},
+	{14, 29, {70, 80, 90}, {1, 4, 2}},
+	{140, 140, {100, 110, 120}, {1, 10, 10}},
+};
+
+static char *table;
+
+static void
+images_start(void)
+{
+	static uint8_t pixels[140 * 140 * 3];
+
+	scratch_start();
+	for (int i = 0; i < N_PICTURES; i++) {
+		char name[] = {(char)('a' + i), '.', 'p', 'n', 'g', '\0'};
+		for (size_t p = 0; p < sizeof(pixels); p++)
+			pixels[p] = pictures[i].rgb[p % 3];
+		image_png_write(name, pictures[i].width, pictures[i].height, 3, pixels);
+	}
+}
+
+static void
+images_stop(void)
+{
+	free(table);
+	table = NULL;
+	scratch_stop();
+}
+
+static int
+tool_run(const char *const *words)
+{
+	char *argv[MAX_WORDS + 2] = {(char *)"k3_data"};
+	size_t bytes;
+	int argc = 1;
+
+	free(table);
+	FILE *out = open_memstream(&table, &bytes);
+	for (; words[argc - 1]; argc++)
+		argv[argc] = (char *)words[argc - 1];
+	int status = k3_data_tool(argc, argv, out);
+	fclose(out);
+	return status;
+}
+
+/* Makes x.k3t from these lines; more options follow. */
+#define IMAGES(lines, ...)                                                                         \
+	(scratch_write("list.jsonl", lines, sizeof(lines) - 1),                                    \
+	 tool_run((const char *const[MAX_WORDS]){"images", scratch_path("list.jsonl"), "-o",       \
+						 scratch_path("x.k3t"), __VA_ARGS__}))
+
+static struct k3_k3t
+file_open(const char *name)
+{
+	struct k3_k3t f;
+
+	cr_assert_eq(k3_k3t_open(&f, scratch_path(name)), K3_OK, "%s", scratch_log());
+	cr_assert_eq(k3_k3t_verify(&f, name), K3_OK);
+	return f;
+}
+
+/* A document as text, with the digits 0 to 3 for the pictures a to d; n bytes. */
+static void
+expect_doc(const struct k3_k3t *f, uint64_t doc, const char *text, size_t n, uint64_t *item)
+{
+	uint64_t at = f->offsets[doc];
+
+	for (size_t i = 0; i < n; i++) {
+		if (text[i] < '0' || text[i] >= '0' + N_PICTURES) {
+			cr_assert_eq(k3_k3t_token(f, at++), (unsigned char)text[i], "byte %zu", i);
+			continue;
+		}
+		const struct k3_k3t_item *got = &f->items[*item];
+		struct k3_image image = {.grid = got->grid,
+					 .bytes = (uint8_t *)k3_k3t_item_data(f, (*item)++)};
+		const struct k3_grid *grid = &pictures[text[i] - '0'].grid;
+		cr_assert_eq(got->first_token, at);
+		cr_assert_eq(memcmp(grid, &got->grid, sizeof(*grid)), 0, "grid %ux%u", got->grid.h,
+			     got->grid.w);
+		at += grid->h / 2 * grid->w / 2;
+		for (uint32_t y = 0; y < 14 * grid->h; y++)
+			for (uint32_t x = 0; x < 14 * grid->w; x++)
+				for (uint32_t c = 0; c < 3; c++) {
+					int p = text[i] - '0';
+					bool inside =
+						y < pictures[p].height && x < pictures[p].width;
+					cr_assert_eq(image_pixel(&image, 14, y, x, c),
+						     inside ? pictures[p].rgb[c] : 0);
+				}
+	}
+	cr_assert_eq(at, f->offsets[doc + 1], "document %d ends elsewhere", (int)doc);
+}
+
+#define EXPECT_DOC(f, doc, text, item) expect_doc(f, doc, text, sizeof(text) - 1, item)
+
+TEST(samples_become_documents_with_their_own_images)
+{
+	uint64_t item = 0;
+
+	cr_assert_eq(
+		IMAGES("{\"text\": \"x <image>, <image> and <image>.\", \"images\": [\"b.png\", "
+		       "\"a.png\", \"c.png\"]}\n"
+		       "{\"text\": \"text alone\"}\r\n"
+		       "{\"images\": [\"a.png\", \"a.png\"], \"text\": \"<image><image>\"}\n"
+		       "{\"text\": \"z\\u0000\\u00e9<imag<image>e>\", \"images\": [\"c.png\"]}\n"
+		       "{\"text\": \"no\", \"images\": []}",
+		       "--holdout", "0"),
+		0, "%s", scratch_log());
+	struct k3_k3t f = file_open("x.k3t");
+	cr_assert(f.n_docs == 5 && f.n_items == 6 && f.ids.vocab == 260 &&
+		  f.ids.placeholder == 258 && f.patches.patch == 14);
+	EXPECT_DOC(&f, 0, "x 1, 0 and 2.", &item);
+	EXPECT_DOC(&f, 1, "text alone", &item);
+	EXPECT_DOC(&f, 2, "00", &item);
+	EXPECT_DOC(&f, 3, "z\0\xc3\xa9<imag2e>", &item);
+	EXPECT_DOC(&f, 4, "no", &item);
+	char want[200];
+	snprintf(want, sizeof(want), "x.k3t\t5\t6\t52\t%d\n", (int)f.n_tokens);
+	cr_assert_eq(strncmp(table, "file\tsamples\timages\tpatches\ttokens\n", 34), 0);
+	cr_assert_not_null(strstr(table, want), "\"%s\" is not in: %s", want, table);
+	cr_assert_neq(access(scratch_path("x.val.k3t"), F_OK), 0);
+	k3_k3t_close(&f);
+}
+
+TEST(names_are_relative_to_the_list)
+{
+	uint64_t item = 0;
+	char line[5000];
+	int n = snprintf(line, sizeof(line),
+			 "{\"text\": \"<image><image>\", \"images\": [\"../a.png\", \"%s\"]}\n",
+			 scratch_path("b.png"));
+
+	mkdir(scratch_path("sub"), 0700);
+	scratch_write("sub/list.jsonl", line, (size_t)n);
+	cr_assert_eq(tool_run((const char *const[]){"images", scratch_path("sub/list.jsonl"),
+						    "--holdout=0", "--vocab", "300", "-o",
+						    scratch_path("x.k3t"), NULL}),
+		     0, "%s", scratch_log());
+	struct k3_k3t f = file_open("x.k3t");
+	EXPECT_DOC(&f, 0, "01", &item);
+	cr_assert(f.ids.vocab == 300 && f.ids.placeholder == 298);
+	k3_k3t_close(&f);
+}
+
+/* 10 x 10 patches: 4 or fewer are 2 x 2, a side of 4 gives 4 x 4. */
+TEST(large_images_are_reduced_to_the_limits)
+{
+#define ONE "{\"text\": \"<image>\", \"images\": [\"d.png\"]}\n"
+	static const struct {
+		const char *option, *value;
+		uint32_t side;
+	} cases[] = {{"--limit-patches", "4", 2},
+		     {"--side-patches", "4", 4},
+		     {"--side-patches", "512", 10},
+		     {"--limit-patches", "100", 10}};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		cr_assert_eq(IMAGES(ONE, "--holdout", "0", cases[i].option, cases[i].value), 0);
+		struct k3_k3t f = file_open("x.k3t");
+		cr_assert(f.items[0].grid.h == cases[i].side && f.items[0].grid.w == cases[i].side,
+			  "%s %s: %ux%u", cases[i].option, cases[i].value, f.items[0].grid.h,
+			  f.items[0].grid.w);
+		k3_k3t_close(&f);
+	}
+}
+
+TEST(whole_samples_are_held_out_evenly)
+{
+	uint64_t item = 0;
+
+#define TEXT(t) "{\"text\": \"" t "\"}\n"
+	cr_assert_eq(IMAGES(TEXT("1") TEXT("2") TEXT("3") ONE TEXT("5") TEXT("6") TEXT("7") ONE,
+			    "--holdout", "0.25"),
+		     0);
+	struct k3_k3t train = file_open("x.k3t"), val = file_open("x.val.k3t");
+	cr_assert(train.n_docs == 6 && train.n_items == 0 && val.n_docs == 2 && val.n_items == 2);
+	for (uint64_t i = 0; i < 6; i++)
+		cr_assert_eq(k3_k3t_token(&train, i), (unsigned char)"123567"[i]);
+	EXPECT_DOC(&val, 0, "3", &item);
+	EXPECT_DOC(&val, 1, "3", &item);
+	cr_assert_not_null(strstr(table, "x.k3t\t6\t0\t0\t6\n"), "%s", table);
+	cr_assert_not_null(strstr(table, "x.val.k3t\t2\t2\t200\t50\n"), "%s", table);
+	k3_k3t_close(&train);
+	k3_k3t_close(&val);
+	/* the default holds out the last of ten */
+	cr_assert_eq(IMAGES(TEXT("a") TEXT("b") TEXT("c") TEXT("d") TEXT("e") TEXT("f") TEXT("g")
+				    TEXT("h") TEXT("i") TEXT("j") TEXT("k"),
+			    NULL),
+		     0);
+	val = file_open("x.val.k3t");
+	cr_assert(val.n_tokens == 1 && k3_k3t_token(&val, 0) == 'j');
+	k3_k3t_close(&val);
+}
+
+TEST(the_same_list_gives_the_same_bytes)
+{
+	unsigned char *files[2];
+	size_t bytes[2];
+
+	for (int i = 0; i < 2; i++) {
+		cr_assert_eq(IMAGES(ONE TEXT("between") ONE, "--holdout", "0"), 0);
+		files[i] = scratch_read("x.k3t", &bytes[i]);
+	}
+	cr_assert_eq(bytes[0], bytes[1]);
+	cr_assert_eq(memcmp(files[0], files[1], bytes[0]), 0);
+	free(files[0]);
+	free(files[1]);
+}
+
+/* Every fault stands in line 2; the first line is good. */
+TEST(a_broken_sample_is_named_and_nothing_is_written)
+{
+#define GOOD "{\"text\": \"<image>\", \"images\": [\"a.png\"]}\n"
+#define CASE(line, message)                                                                        \
+	{                                                                                          \
+		GOOD line "\n" GOOD, sizeof(GOOD line "\n" GOOD) - 1, message                      \
+	}
+	static const struct {
+		const char *lines;
+		size_t bytes;
+		const char *message;
+	} cases[] = {
+		CASE("{\"text\": \"<image>\", \"images\": [\"a.png\", \"b.png\"]}",
+		     "the text of sample 2 has 1 times <image>, but \"images\" has 2 entries"),
+		CASE("{\"text\": \"<image><image>\", \"images\": [\"a.png\"]}",
+		     "the text of sample 2 has 2 times <image>, but \"images\" has 1 entries"),
+		CASE("{\"text\": \"a <image>\"}", "has 1 times <image>, but \"images\" has 0"),
+		CASE("{\"text\": \"a\", \"images\": [\"a.png\"]}", "has 0 times <image>"),
+		CASE("", "the line is empty"),
+		CASE(" \t", "the line is empty"),
+		CASE("{\"text\": \"a\"", "column"),
+		CASE("{\"text\": \"a\"} x", "end of file expected"),
+		CASE("{\"text\": \"a\", \"text\": \"b\"}", "duplicate"),
+		CASE("{\"text\": \"\xff\"}", "unable to decode byte 0xff"),
+		CASE("{\"text\": \"a\0\"}", "control character"),
+		CASE("[\"text\"]", "must be an object"),
+		CASE("\"text\"", "expected near"),
+		CASE("{\"text\": 5}", "\"text\" must be there and a string"),
+		CASE("{\"images\": []}", "\"text\" must be there and a string"),
+		CASE("{\"text\": \"\"}", "\"text\" is empty"),
+		CASE("{\"text\": \"<image>\", \"images\": \"a.png\"}", "\"images\" must be a list"),
+		CASE("{\"text\": \"a\", \"images\": null}", "\"images\" must be a list"),
+		CASE("{\"text\": \"<image>\", \"images\": [1]}", "entry 1 of \"images\" must be"),
+		CASE("{\"text\": \"<image>\", \"images\": [\"\"]}", "entry 1 of \"images\""),
+		CASE("{\"text\": \"<image>\", \"images\": [\"a.png\\u0000x\"]}", "entry 1 of"),
+		CASE("{\"text\": \"a\", \"image\": \"a.png\"}", "key \"image\", allowed are"),
+		CASE("{\"text\": \"<image><image>\", \"images\": [\"a.png\", \"no.png\"]}",
+		     "image 2, "),
+		CASE("{\"text\": \"<image>\", \"images\": [\"list.jsonl\"]}",
+		     "that was image 1 of 1 of the sample"),
+	};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		scratch_write("list.jsonl", cases[i].lines, cases[i].bytes);
+		int status = tool_run((const char *const[]){"images", scratch_path("list.jsonl"),
+							    "-o", scratch_path("x.k3t"),
+							    "--holdout", "0.5", NULL});
+		const char *log = scratch_log();
+		cr_assert_eq(status, 2, "case %zu: status %d", i, status);
+		cr_assert_not_null(strstr(log, "list.jsonl:2: "), "case %zu: %s", i, log);
+		cr_assert_not_null(strstr(log, cases[i].message), "case %zu: \"%s\" is not in: %s",
+				   i, cases[i].message, log);
+		const char *error = strstr(log, "error: ");
+		cr_assert(error && !strstr(error + 1, "error: "), "not one error: %s", log);
+		cr_assert_str_empty(table);
+		cr_assert_eq(scratch_files(), N_PICTURES + 1, "case %zu left files", i);
+	}
+}
+
+TEST(damaged_images_name_their_line)
+{
+	static const char *const names[] = {"bad_cmyk.jpg", "bad_gray16.png", "bad_rgb16.png"};
+	char line[5000];
+
+	for (int i = 0; i < 3; i++) {
+		int n = snprintf(line, sizeof(line),
+				 GOOD "{\"text\": \"<image>\", \"images\": [\"%s\"]}\n",
+				 image_data_path(names[i]));
+		scratch_write("list.jsonl", line, (size_t)n);
+		cr_assert_eq(tool_run((const char *const[]){"images", scratch_path("list.jsonl"),
+							    "-o", scratch_path("x.k3t"), NULL}),
+			     2);
+		const char *log = scratch_log();
+		cr_assert(strstr(log, names[i]) && strstr(log, "list.jsonl:2: that was image 1"),
+			  "%s", log);
+		cr_assert_eq(scratch_files(), N_PICTURES + 1);
+	}
+}
+
+TEST(wrong_usage_is_refused)
+{
+	const char *list = scratch_path("list.jsonl"), *out = scratch_path("x.k3t");
+	const struct {
+		const char *words[MAX_WORDS], *message;
+	} cases[] = {
+		{{"images", "-o", out}, "takes one list"},
+		{{"images", list, list, "-o", out}, "takes one list"},
+		{{"images", list}, "-o X.k3t is missing"},
+		{{"images", list, "-o", "x.bin"}, "x.bin: the name must end in .k3t"},
+		{{"images", list, "-o", out, "--vocab", "259"}, "vocabulary 259"},
+		{{"images", list, "-o", out, "--limit-patches", "0"}, "--limit-patches 0"},
+		{{"images", list, "-o", out, "--side-patches", "513"}, "--side-patches 513"},
+		{{"images", list, "-o", out, "--holdout", "1"}, "--holdout 1"},
+		{{"images", list, "-o", out}, "of 1 samples none is held out with holdout 0.1"},
+		{{"images", scratch_path("no.jsonl"), "-o", out}, "No such file"},
+		{{"images", scratch_path("empty"), "-o", out}, "no sample"},
+		{{"images", scratch_path(""), "-o", out}, "Is a directory"},
+	};
+
+	scratch_write("list.jsonl", GOOD, sizeof(GOOD) - 1);
+	scratch_write("empty", "", 0);
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		int status = tool_run(cases[i].words);
+		const char *log = scratch_log();
+		cr_assert_eq(status, 2, "case %zu: status %d", i, status);
+		cr_assert_not_null(strstr(log, cases[i].message), "case %zu: \"%s\" is not in: %s",
+				   i, cases[i].message, log);
+		cr_assert_eq(strchr(log, '\n'), log + strlen(log) - 1, "more than a line: %s", log);
+		cr_assert_str_empty(table);
+		cr_assert_eq(scratch_files(), N_PICTURES + 2);
+	}
+}
