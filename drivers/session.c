@@ -192,8 +192,8 @@ k3_session_merge_row(const struct k3_k3t *file)
 	uint64_t most = 0;
 
 	for (uint64_t i = 0; i < file->n_items; i++) {
-		const struct k3_grid *g = &file->items[i].grid;
-		uint64_t patches = (uint64_t)g->t * file->patches.merge_h * g->w;
+		uint64_t patches =
+			k3_vision_least_patches(&file->items[i].grid, file->patches.merge_h);
 		most = patches > most ? patches : most;
 	}
 	return most;
