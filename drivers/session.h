@@ -101,8 +101,10 @@ int k3_session_check_file(const struct k3_config *config, const struct k3_k3t *f
 			  const char *path);
 /** Patches of the largest merge row of all images: a vision tile must hold that many. */
 uint64_t k3_session_merge_row(const struct k3_k3t *file);
-/** Can the dataset be read, has the model all of its tokens, and counts the loss of any? */
-int k3_session_check_data(const struct k3_session *session, const char *data_path);
+/** Can the dataset be read, has the model all of its tokens, do its images fit in microbatches of
+ * `tokens` and in the plan's tiles, and counts the loss of any token?
+ * @return K3_OK, or what is refused, logged with both values */
+int k3_session_check_data(const struct k3_session *session, const char *data_path, size_t tokens);
 /** Loss over a dataset, once, in microbatches of `tokens`; drained. The mean is taken over labels,
  * not over batches. */
 int k3_session_eval(struct k3_session *session, const char *data_path, size_t tokens,
