@@ -95,6 +95,12 @@ TEST(options_that_bound_nothing_are_refused)
 	o.max_patches = 64;
 	o.vision_bands = 2;
 	expect_no_model(&o, true, "2 bands of each image");
+	o = vision_case_options();
+	o.max_patches = (1u << 30) + 1;
+	expect_no_model(&o, true, "1073741825 in a microbatch: allowed are 1073741824");
+	o.max_patches = 0;
+	o.vision_patches = (1u << 30) + 1;
+	expect_no_model(&o, true, "vision tiles of 1073741825 patches");
 }
 
 TEST(more_patches_than_the_run_allows_are_refused)
@@ -228,7 +234,8 @@ TEST(no_microbatch_needs_more_slots_of_a_class_than_the_bound)
 	static const struct {
 		uint32_t tile;
 		uint64_t patches;
-	} cases[] = {{256, 1024}, {16, 160}, {48, 500}, {64, 64}, {64, 20}};
+	} cases[] = {{256, 1024}, {16, 160}, {48, 500}, {64, 64},
+		     {64, 20},	  {16, 40},  {16, 24},	{32, 80}};
 	struct k3_plan_options o = vision_case_options();
 
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
