@@ -90,14 +90,14 @@ k3_k3t_counts(const struct k3_k3t *file, uint64_t i)
 static inline uint64_t
 k3_k3t_item_tokens(const struct k3_k3t_patches *patches, const struct k3_grid *grid)
 {
-	return (uint64_t)(grid->h / patches->merge_h) * (grid->w / patches->merge_w);
+	return k3_grid_merged(grid, patches->merge_h, patches->merge_w);
 }
 
 /** Bytes of an item's patches: [t*h*w, 3*patch*patch]. */
 static inline uint64_t
 k3_k3t_item_bytes(const struct k3_k3t_patches *patches, const struct k3_grid *grid)
 {
-	return k3_grid_patches(grid) * 3 * patches->patch * patches->patch;
+	return k3_grid_patches(grid) * k3_patch_values(patches->patch);
 }
 
 /** Patches of item i < n_items, frame by frame in raster order, channel first in a patch. */

@@ -214,7 +214,7 @@ image_put(const struct list *list, const struct sample *s, size_t i, struct k3_k
 	K3_TRY(k3_k3t_writer_put_item(w, &image.grid, image.bytes));
 	count->images++;
 	count->patches += k3_grid_patches(&image.grid);
-	count->tokens += (uint64_t)(image.grid.h / rule->merge_h) * (image.grid.w / rule->merge_w);
+	count->tokens += k3_grid_merged(&image.grid, rule->merge_h, rule->merge_w);
 out:
 	k3_image_destroy(&image);
 	free(path);

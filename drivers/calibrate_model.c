@@ -85,7 +85,7 @@ size_items(struct items *x, const struct k3_config *c, size_t tokens)
 static int
 fill_items(struct items *x, const struct k3_config *c)
 {
-	size_t width = 3 * (size_t)c->vision.patch * c->vision.patch,
+	size_t width = k3_patch_values(c->vision.patch),
 	       first = k3_grid_patches(&x->grid[0]) * width,
 	       n = first + (x->n > 1 ? k3_grid_patches(&x->grid[1]) * width : 0);
 
@@ -180,8 +180,7 @@ make_config(struct k3_config *config, const char *preset)
 	K3_TRY(k3_config_preset(&small, "small"));
 	if (!config->vision.present)
 		config->vision = small.vision;
-	/* more experts or tokens of the vocabulary would add memory, not
-	 * information */
+	/* more experts or tokens of the vocabulary would add memory, not information */
 	if (config->experts > EXPERTS)
 		config->experts = EXPERTS;
 	if (config->top_k > config->experts)

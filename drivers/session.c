@@ -10,7 +10,8 @@
 #include "../planner/choose.h"
 #include "../planner/plan_check.h"
 
-enum { CACHED_PLANS = 64 };
+/* Plans may be dropped when the clock has moved by PLAN_IS_OLD since their last use. */
+enum { CACHED_PLANS = 64, PLAN_IS_OLD = 4 };
 
 int
 k3_session_machine(struct k3_machine *machine, const char *file)
@@ -199,28 +200,31 @@ k3_session_merge_row(const struct k3_k3t *file)
 	return most;
 }
 
+/* For one pass in microbatches of `tokens`, each of which can hold any of its images. */
 static int
-open_data(struct k3_data *data, const struct k3_session *session, const char *path)
+open_data(struct k3_data *data, const struct k3_session *session, const char *path, size_t tokens)
 {
 	int ret;
 
 	K3_TRY(k3_data_open(data, path, 0, true));
-	ret = k3_session_check_file(&session->model->config, &data->file, path);
+	k3_data_set_max_patches(data, session->model->options.max_patches);
+	K3_TRY(k3_session_check_file(&session->model->config, &data->file, path));
+	ret = k3_data_require_items(data, path, tokens);
+out:
 	if (ret != K3_OK)
 		k3_data_close(data);
-out:
 	return ret;
 }
 
 int
-k3_session_check_data(const struct k3_session *session, const char *data_path)
+k3_session_check_data(const struct k3_session *session, const char *data_path, size_t tokens)
 {
 	struct k3_data data = {0};
 	const struct k3_plan_options *o = &session->model->options;
 	uint64_t i = 0, row;
 	int ret;
 
-	K3_TRY(open_data(&data, session, data_path));
+	K3_TRY(open_data(&data, session, data_path, tokens));
 	row = k3_session_merge_row(&data.file);
 	if (o->max_patches && row > o->vision_patches) {
 		k3_error("drivers",
@@ -254,13 +258,10 @@ k3_session_eval(struct k3_session *session, const char *data_path, size_t tokens
 
 	memset(result, 0, sizeof(*result));
 	K3_TRY(ret);
-	K3_TRY(open_data(&data, session, data_path));
-	if (data.file.n_items > 0) {
+	K3_TRY(open_data(&data, session, data_path, tokens));
+	if (data.file.n_items > 0)
 		K3_TRY(k3_data_items_init(&items, tokens));
-		k3_data_set_max_patches(&data, session->model->options.max_patches);
-		K3_TRY(k3_data_require_items(&data, data_path, tokens));
-	}
-	session->clock += 4; /* plans of training are old by now */
+	session->clock += PLAN_IS_OLD; /* those of training */
 	k3_runtime_step(session->runtime, -1, -1);
 	for (;;) {
 		K3_TRY(k3_data_next(&data, tokens, rows, rows + tokens, rows + 2 * tokens, &valid,
@@ -269,7 +270,7 @@ k3_session_eval(struct k3_session *session, const char *data_path, size_t tokens
 			break; /* the pass is over */
 		K3_TRY(submit_eval(session, rows, &items, tokens, first));
 		k3_runtime_drain(session->runtime); /* the rows are filled anew */
-		session->clock += 4;
+		session->clock += PLAN_IS_OLD;
 		first = false;
 	}
 	if (!first)

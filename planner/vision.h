@@ -44,7 +44,7 @@ k3i_vtiles_n(const struct k3i_walk *w)
 
 /* Part of a walk: one operation on one tile; block -1: none. */
 typedef void (*k3i_vit_step)(struct k3i_walk *w, int block, size_t tile);
-/** A step on every tile, ascending; on phantoms it leaves positions and lifetimes alone. */
+/** A step on every tile, ascending; a phantom takes its positions and prolongs lives, no more. */
 void k3i_vit_up(struct k3i_walk *w, int block, k3i_vit_step step);
 /** The same descending; a placeholder's tile is a phantom here. */
 void k3i_vit_down(struct k3i_walk *w, int block, k3i_vit_step step);
@@ -65,6 +65,7 @@ void k3i_vit_keep(struct k3i_walk *w, const uint32_t *datum);
 struct k3_vit_embed_args k3i_vit_embed_args(const struct k3i_walk *w, size_t i);
 struct k3_vit_qkv_args k3i_vit_qkv_args(const struct k3i_walk *w, size_t i);
 struct k3_vit_attn_args k3i_vit_attn_args(const struct k3i_walk *w, size_t i);
+struct k3_vit_out_args k3i_vit_out_args(const struct k3i_walk *w, size_t i);
 struct k3_vit_mlp_args k3i_vit_mlp_args(const struct k3i_walk *w, size_t i);
 struct k3_vit_merge_args k3i_vit_merge_args(const struct k3i_walk *w, size_t i);
 struct k3_vit_project_args k3i_vit_project_args(const struct k3i_walk *w, size_t i);

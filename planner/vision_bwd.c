@@ -112,11 +112,9 @@ static void
 out_bwd(struct k3i_walk *w, int block, size_t i)
 {
 	struct k3_builder *b = w->b;
-	const struct k3_vision_config *c = w->vision->c;
 	struct k3i_vision *v = w->vision;
 	struct k3i_vit_block *bd = &v->block[block];
-	struct k3_vit_out_args base = {
-		.n = k3i_vtile(w, i)->n, .d = c->width, .dq = c->qkv_width, .h = c->heads};
+	struct k3_vit_out_args base = k3i_vit_out_args(w, i);
 	double flops = 2.0 * (double)(base.n * base.d * base.dq);
 
 	v->dout[i] = k3i_vit_patch_data(w, "dvit_o", i, block, base.dq, false);

@@ -77,9 +77,8 @@ k3_vision_rows(const struct k3_grid *grid, uint32_t merge_h, uint32_t n_parts, u
 uint64_t
 k3_vision_least_patches(const struct k3_grid *grid, uint32_t merge_h)
 {
-	enum { MOST_TILES_OF_ITEM = 64 };
 	uint32_t rows = grid->h / merge_h,
-		 each = (rows + MOST_TILES_OF_ITEM - 1) / MOST_TILES_OF_ITEM;
+		 each = (rows + K3_VISION_MOST_TILES - 1) / K3_VISION_MOST_TILES;
 
 	return (uint64_t)each * grid->t * merge_h * grid->w;
 }

@@ -28,7 +28,4 @@ struct k3i_vtiles {
  */
 int k3i_vision_cut(struct k3i_vtiles *v, struct k3_builder *b, const struct k3_layout *layout);
 
-/** Merged tokens of an item. */
-size_t k3i_grid_merged(const struct k3_config *config, const struct k3_grid *grid);
-
 #endif

@@ -78,6 +78,7 @@ check_PROGRAMS += \
 	tests/test_vision_plan \
 	tests/test_vision_scatter \
 	tests/test_vision_split \
+	tests/test_vision_walk \
 	tests/test_vit_attn \
 	tests/test_vit_block \
 	tests/test_vit_embed \
@@ -118,6 +119,8 @@ tests_libfixture_la_SOURCES = \
 	tests/program.h \
 	tests/scratch.c \
 	tests/scratch.h \
+	tests/tool_case.c \
+	tests/tool_case.h \
 	tests/trace_case.c \
 	tests/trace_case.h \
 	tests/vec_case.h \

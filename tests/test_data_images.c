@@ -9,13 +9,13 @@
 
 #include "../common/k3t.h"
 #include "../common/status.h"
-#include "../drivers/data_tool.h"
 #include "image_case.h"
 #include "scratch.h"
+#include "tool_case.h"
 
-#define TEST(name) Test(data_images, name, .init = images_start, .fini = images_stop, .timeout = 60)
+#define TEST(name) Test(data_images, name, .init = images_start, .fini = tool_stop, .timeout = 60)
 
-enum { MAX_WORDS = 16, N_PICTURES = 4 };
+enum { N_PICTURES = 4 };
 
 /* Pictures of one colour each, named a.png to d.png, and the grids that they must get. */
 static const struct {
@@ -28,8 +28,6 @@ static const struct {
 	{14, 29, {70, 80, 90}, {1, 4, 2}},
 	{140, 140, {100, 110, 120}, {1, 10, 10}},
 };
-
-static char *table;
 
 static void
 images_start(void)
@@ -45,35 +43,11 @@ images_start(void)
 	}
 }
 
-static void
-images_stop(void)
-{
-	free(table);
-	table = NULL;
-	scratch_stop();
-}
-
-static int
-tool_run(const char *const *words)
-{
-	char *argv[MAX_WORDS + 2] = {(char *)"k3_data"};
-	size_t bytes;
-	int argc = 1;
-
-	free(table);
-	FILE *out = open_memstream(&table, &bytes);
-	for (; words[argc - 1]; argc++)
-		argv[argc] = (char *)words[argc - 1];
-	int status = k3_data_tool(argc, argv, out);
-	fclose(out);
-	return status;
-}
-
 /* Makes x.k3t from these lines; more options follow. */
 #define IMAGES(lines, ...)                                                                         \
 	(scratch_write("list.jsonl", lines, sizeof(lines) - 1),                                    \
-	 tool_run((const char *const[MAX_WORDS]){"images", scratch_path("list.jsonl"), "-o",       \
-						 scratch_path("x.k3t"), __VA_ARGS__}))
+	 tool_run((const char *const[TOOL_WORDS]){"images", scratch_path("list.jsonl"), "-o",      \
+						  scratch_path("x.k3t"), __VA_ARGS__}))
 
 static struct k3_k3t
 file_open(const char *name)
@@ -142,8 +116,8 @@ TEST(samples_become_documents_with_their_own_images)
 	EXPECT_DOC(&f, 4, "no", &item);
 	char want[200];
 	snprintf(want, sizeof(want), "x.k3t\t5\t6\t52\t%d\n", (int)f.n_tokens);
-	cr_assert_eq(strncmp(table, "file\tsamples\timages\tpatches\ttokens\n", 34), 0);
-	cr_assert_not_null(strstr(table, want), "\"%s\" is not in: %s", want, table);
+	cr_assert_eq(strncmp(tool_table(), "file\tsamples\timages\tpatches\ttokens\n", 34), 0);
+	cr_assert_not_null(strstr(tool_table(), want), "\"%s\" is not in: %s", want, tool_table());
 	cr_assert_neq(access(scratch_path("x.val.k3t"), F_OK), 0);
 	k3_k3t_close(&f);
 }
@@ -204,8 +178,8 @@ TEST(whole_samples_are_held_out_evenly)
 		cr_assert_eq(k3_k3t_token(&train, i), (unsigned char)"123567"[i]);
 	EXPECT_DOC(&val, 0, "3", &item);
 	EXPECT_DOC(&val, 1, "3", &item);
-	cr_assert_not_null(strstr(table, "x.k3t\t6\t0\t0\t6\n"), "%s", table);
-	cr_assert_not_null(strstr(table, "x.val.k3t\t2\t2\t200\t50\n"), "%s", table);
+	cr_assert_not_null(strstr(tool_table(), "x.k3t\t6\t0\t0\t6\n"), "%s", tool_table());
+	cr_assert_not_null(strstr(tool_table(), "x.val.k3t\t2\t2\t200\t50\n"), "%s", tool_table());
 	k3_k3t_close(&train);
 	k3_k3t_close(&val);
 	/* the default holds out the last of ten */
@@ -288,7 +262,7 @@ TEST(a_broken_sample_is_named_and_nothing_is_written)
 				   i, cases[i].message, log);
 		const char *error = strstr(log, "error: ");
 		cr_assert(error && !strstr(error + 1, "error: "), "not one error: %s", log);
-		cr_assert_str_empty(table);
+		cr_assert_str_empty(tool_table());
 		cr_assert_eq(scratch_files(), N_PICTURES + 1, "case %zu left files", i);
 	}
 }
@@ -317,7 +291,7 @@ TEST(wrong_usage_is_refused)
 {
 	const char *list = scratch_path("list.jsonl"), *out = scratch_path("x.k3t");
 	const struct {
-		const char *words[MAX_WORDS], *message;
+		const char *words[TOOL_WORDS], *message;
 	} cases[] = {
 		{{"images", "-o", out}, "takes one list"},
 		{{"images", list, list, "-o", out}, "takes one list"},
@@ -342,7 +316,7 @@ TEST(wrong_usage_is_refused)
 		cr_assert_not_null(strstr(log, cases[i].message), "case %zu: \"%s\" is not in: %s",
 				   i, cases[i].message, log);
 		cr_assert_eq(strchr(log, '\n'), log + strlen(log) - 1, "more than a line: %s", log);
-		cr_assert_str_empty(table);
+		cr_assert_str_empty(tool_table());
 		cr_assert_eq(scratch_files(), N_PICTURES + 2);
 	}
 }

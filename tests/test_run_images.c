@@ -100,7 +100,8 @@ mixed(void)
 	return scratch_path("mixed.k3t");
 }
 
-#define RUN "--tokens 96 --tile-tokens 64 --accumulate 2 --lr 2e-3 --vision-patches 64"
+/* Images of up to 48 patches, merge rows of up to 24: the larger ones are cut in two or three bands. */
+#define RUN "--tokens 96 --tile-tokens 64 --accumulate 2 --lr 2e-3 --vision-patches 24"
 
 static char *
 prints(const char *environment, const char *more)
@@ -361,11 +362,44 @@ TEST(what_does_not_fit_is_refused_with_both_values)
 	expect_refused(args, "--vision perhaps: must be auto, on or off");
 	snprintf(args, sizeof(args), "--model %s --max-patches 24 --data %s",
 		 scratch_path("config.json"), scratch_path("mixed.k3t"));
-	expect_refused(args, "24");
+	expect_refused(
+		args, "item 1 of document 2 of the file (both from 0) has 48 patches, a microbatch "
+		      "holds 24: items are not cut");
 	snprintf(args, sizeof(args), "--model %s --vision-patches 16 --data %s",
 		 scratch_path("config.json"), scratch_path("mixed.k3t"));
 	expect_refused(args, "--vision-patches 16: a merge row of the data's images has 24");
 	snprintf(args, sizeof(args), "--model %s --tokens 8 --data %s", scratch_path("config.json"),
 		 scratch_path("mixed.k3t"));
-	expect_refused(args, "8");
+	expect_refused(args,
+		       "item 1 of document 2 of the file (both from 0) has 12 tokens, a microbatch "
+		       "holds 8: items are not cut");
+}
+
+/* Held-out data are read after some steps; what is wrong with them is said before the first. */
+TEST(images_of_held_out_data_that_do_not_fit_are_refused_before_the_first_step)
+{
+	struct k3_k3t_writer *w;
+	char args[2048];
+
+	model();
+	mixed();
+	w = begin("held.k3t");
+	put_text(w, 0, 5);
+	put_image(w, 0, 1, 2, 4, -1);
+	put_image(w, 1, 1, 4, 30, -1);
+	end(w);
+	snprintf(args, sizeof(args), "--model %s --data %s --tokens 24 --eval-data %s",
+		 scratch_path("config.json"), scratch_path("mixed.k3t"), scratch_path("held.k3t"));
+	expect_refused(args,
+		       "held.k3t: item 1 of document 0 of the file (both from 0) has 30 tokens, "
+		       "a microbatch holds 24");
+	snprintf(args, sizeof(args),
+		 "--model %s --data %s " RUN " --max-patches 100 --eval-data %s",
+		 scratch_path("config.json"), scratch_path("mixed.k3t"), scratch_path("held.k3t"));
+	expect_refused(args,
+		       "held.k3t: item 1 of document 0 of the file (both from 0) has 120 patches, "
+		       "a microbatch holds 100");
+	snprintf(args, sizeof(args), "--model %s --data %s " RUN " --eval-data %s",
+		 scratch_path("config.json"), scratch_path("mixed.k3t"), scratch_path("held.k3t"));
+	expect_refused(args, "held.k3t: a merge row of an image has 60 patches, a vision tile 24");
 }

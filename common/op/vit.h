@@ -48,6 +48,28 @@ k3_vit_part(const int32_t *layout, int32_t part)
 	return layout + K3_VL_HEAD + (ptrdiff_t)part * K3_VP_LEN;
 }
 
+/** Patches of a part in each frame. */
+static inline size_t
+k3_vit_frame_patches(const int32_t *part)
+{
+	return (size_t)part[K3_VP_ROWS] * (size_t)part[K3_VP_W];
+}
+
+/** Patches of a part in all frames. */
+static inline size_t
+k3_vit_part_patches(const int32_t *part)
+{
+	return (size_t)part[K3_VP_T] * k3_vit_frame_patches(part);
+}
+
+/** Where the part begins in a frame: number of its first patch among those of the whole item. */
+static inline size_t
+k3_vit_item_patch(const int32_t *part, int32_t frame)
+{
+	return ((size_t)frame * (size_t)part[K3_VP_H] + (size_t)part[K3_VP_ROW0]) *
+	       (size_t)part[K3_VP_W];
+}
+
 /* vit_patch_embed: x = patches Wpe^T + pos(item's grid, row, column) + time(frame, only when t > 1).
  *   pos is the table itself when the grid has its size, else its bilinear resampling for the whole
  *   item (model.md 6.2), of which a part takes its rows.
