@@ -1,5 +1,5 @@
-/* Grids from an option.  The trap: whether a grid suits the model is the planner's to say, so only the
- * form is judged here. */
+/* Grids from an option.  The trap: whether a grid suits the model is the planner's to say, so
+ * only the form is judged here. */
 #include "images.h"
 
 #include <stdio.h>

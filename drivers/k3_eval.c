@@ -1,4 +1,5 @@
-/* k3_eval: held-out loss of a checkpoint, or text that it writes, with or without images before it. */
+/* k3_eval: held-out loss of a checkpoint, or text that it writes, with or without images before
+ * it. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,10 +1,10 @@
-/* Vision in the plan (model.md 6): every microbatch runs the tower once, over its items or over a
- * placeholder of one merged token, so that the collectives of a rank do not depend on its images.  A
- * placeholder has no gradient: the parameters get exact zeros from a task of their own, whatever the
- * weights hold.
+/* Vision in the plan (model.md 6): every microbatch runs the tower once, over its items or over
+ * a placeholder of one merged token, so that the collectives of a rank do not depend on its
+ * images.  A placeholder has no gradient: the parameters get exact zeros from a task of their
+ * own, whatever the weights hold.
  *
- * Order: operation by operation, tile by tile; forward tiles ascend, backward tiles descend.  A vision
- * tile attends to the tiles that share an item with it, which are its neighbours. */
+ * Order: operation by operation, tile by tile; forward tiles ascend, backward tiles descend.  A
+ * vision tile attends to the tiles that share an item with it, which are its neighbours. */
 #include "../common/log.h"
 #include "../common/status.h"
 #include "vision.h"

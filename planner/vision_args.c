@@ -1,5 +1,5 @@
-/* Data and arguments that both walks of the vision tower use.  The trap: data are sized by a full tile,
- * whatever the images are. */
+/* Data and arguments that both walks of the vision tower use.  The trap: data are sized by a
+ * full tile, whatever the images are. */
 #include "vision.h"
 
 uint32_t

@@ -213,8 +213,8 @@ attn_bwd(struct k3i_walk *w, int block, size_t i)
 		attn_pair_bwd(w, block, i, j);
 }
 
-/* Pairs of attention depend on the images: every tile meets itself at least, and more work space than
- * K3I_WORK_AHEAD pairs take is never held, so the sweep has at least so many positions. */
+/* Pairs of attention depend on the images: every tile meets itself at least, and more work space
+ * than K3I_WORK_AHEAD pairs take is never held, so the sweep has at least so many positions. */
 static void
 pad_pairs(struct k3i_walk *w)
 {

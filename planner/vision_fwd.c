@@ -1,6 +1,6 @@
-/* Forward walk of the tower and the projector, block by block.  The trap: the attention of a tile waits
- * for the products of all tiles that share an item with it, so each operation goes over all tiles before
- * the next one. */
+/* Forward walk of the tower and the projector, block by block.  The trap: the attention of a
+ * tile waits for the products of all tiles that share an item with it, so each operation goes
+ * over all tiles before the next one. */
 #include "../common/status.h"
 #include "vision.h"
 

@@ -100,7 +100,8 @@ mixed(void)
 	return scratch_path("mixed.k3t");
 }
 
-/* Images of up to 48 patches, merge rows of up to 24: the larger ones are cut in two or three bands. */
+/* Images of up to 48 patches, merge rows of up to 24: the larger ones are cut in two or three
+ * bands. */
 #define RUN "--tokens 96 --tile-tokens 64 --accumulate 2 --lr 2e-3 --vision-patches 24"
 
 static char *
@@ -294,7 +295,8 @@ TEST(a_tower_of_nan_does_not_spoil_text)
 	program_free(&r);
 }
 
-/* Bright and dark images with different texts of equal beginning: only the image tells them apart. */
+/* Bright and dark images with different texts of equal beginning: only the image tells them
+ * apart. */
 TEST(captions_are_learnt_from_the_images)
 {
 	struct k3_k3t_writer *w = begin("two.k3t");
@@ -367,7 +369,7 @@ TEST(what_does_not_fit_is_refused_with_both_values)
 		      "holds 24: items are not cut");
 	snprintf(args, sizeof(args), "--model %s --vision-patches 16 --data %s",
 		 scratch_path("config.json"), scratch_path("mixed.k3t"));
-	expect_refused(args, "--vision-patches 16: a merge row of the data's images has 24");
+	expect_refused(args, "--vision-patches 16: the data's images need vision tiles of 24");
 	snprintf(args, sizeof(args), "--model %s --tokens 8 --data %s", scratch_path("config.json"),
 		 scratch_path("mixed.k3t"));
 	expect_refused(args,
@@ -401,5 +403,5 @@ TEST(images_of_held_out_data_that_do_not_fit_are_refused_before_the_first_step)
 		       "a microbatch holds 100");
 	snprintf(args, sizeof(args), "--model %s --data %s " RUN " --eval-data %s",
 		 scratch_path("config.json"), scratch_path("mixed.k3t"), scratch_path("held.k3t"));
-	expect_refused(args, "held.k3t: a merge row of an image has 60 patches, a vision tile 24");
+	expect_refused(args, "held.k3t: its images need vision tiles of 60 patches, they have 24");
 }

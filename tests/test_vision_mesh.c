@@ -1,5 +1,5 @@
-/* Meshes with images: every rank takes part in the same collectives in the same order, whether its own
- * microbatch has images or not. */
+/* Meshes with images: every rank takes part in the same collectives in the same order, whether
+ * its own microbatch has images or not. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
