@@ -405,3 +405,33 @@ TEST(images_of_held_out_data_that_do_not_fit_are_refused_before_the_first_step)
 		 scratch_path("config.json"), scratch_path("mixed.k3t"), scratch_path("held.k3t"));
 	expect_refused(args, "held.k3t: its images need vision tiles of 60 patches, they have 24");
 }
+
+/* Together the images of 96 tokens have more patches than a microbatch may, so each of them ends
+ * early; no label is lost by that. */
+TEST(held_out_data_keep_the_limit_of_patches_and_all_labels)
+{
+	size_t bytes;
+
+	model();
+	mixed();
+	struct program_result r = program_run(
+		"", "k3_train",
+		"--model %s --data %s " RUN " --max-patches 48 --steps 1 --eval-data %s "
+		"--eval-every 1 --eval-log %s --save %s",
+		scratch_path("config.json"), scratch_path("mixed.k3t"), scratch_path("mixed.k3t"),
+		scratch_path("eval.tsv"), scratch_path("ck"));
+	cr_assert_eq(r.status, 0, "%s", scratch_log());
+	program_free(&r);
+	r = program_run("", "k3_eval", "--load %s --data %s --tokens 4096", scratch_path("ck"),
+			scratch_path("mixed.k3t"));
+	cr_assert_eq(r.status, 0, "%s", scratch_log());
+	unsigned char *log = scratch_read("eval.tsv", &bytes);
+	char *cut = program_column((const char *)log, "tokens"),
+	     *whole = program_column(r.out, "tokens");
+	cr_assert(cut && whole && strtod(whole, NULL) > 500, "%s", r.out);
+	cr_expect_str_eq(cut, whole, "%s labels in short microbatches, %s in one", cut, whole);
+	free(cut);
+	free(whole);
+	free(log);
+	program_free(&r);
+}
