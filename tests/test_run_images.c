@@ -435,3 +435,47 @@ TEST(held_out_data_keep_the_limit_of_patches_and_all_labels)
 	free(log);
 	program_free(&r);
 }
+
+/* Four documents of 32 tokens, each an image of its own at a place of its own. */
+static void
+make_equal_documents(void)
+{
+	struct k3_k3t_writer *w = begin("four.k3t");
+
+	for (uint64_t d = 0; d < 4; d++) {
+		put_text(w, d, 2 + 5 * (size_t)d);
+		put_image(w, d, 1, 4, 4 + 2 * (uint32_t)(d % 2), -1);
+		put_text(w, 10 + d, 28 - 5 * (size_t)d - (d % 2 ? 6 : 4));
+		cr_assert_eq(k3_k3t_writer_end_doc(w, NULL), K3_OK);
+	}
+	end(w);
+}
+
+/* A step sees each document once, whatever their order, and moves nothing that counts: so its loss
+ * is that of the whole set.  An image in another microbatch or step would change it. */
+TEST(every_microbatch_of_every_step_has_its_own_images)
+{
+	model();
+	make_equal_documents();
+	struct program_result r = program_run(
+		"", "k3_train",
+		"--model %s --data %s --tokens 32 --accumulate 4 --steps 6 --lr 1e-12 "
+		"--weight-decay 0 --balance none --save %s",
+		scratch_path("config.json"), scratch_path("four.k3t"), scratch_path("ck"));
+	cr_assert_eq(r.status, 0, "%s", scratch_log());
+	char *losses = program_all(r.out, "loss_nats"), *rest = losses, *one;
+	program_free(&r);
+	r = program_run("", "k3_eval", "--load %s --data %s --tokens 128", scratch_path("ck"),
+			scratch_path("four.k3t"));
+	cr_assert_eq(r.status, 0, "%s", scratch_log());
+	char *whole = program_column(r.out, "loss_nats");
+	double want = strtod(whole, NULL);
+	size_t steps = 0;
+	for (; (one = strsep(&rest, " ")); steps++)
+		cr_expect_float_eq(strtod(one, NULL), want, 1e-5, "step %zu: %s, not %s", steps + 1,
+				   one, whole);
+	cr_expect_eq(steps, 6);
+	free(whole);
+	free(losses);
+	program_free(&r);
+}
