@@ -479,3 +479,28 @@ TEST(every_microbatch_of_every_step_has_its_own_images)
 	free(losses);
 	program_free(&r);
 }
+
+/* Seventeen tokens, 272 patches, and as many in a merge row: more than four a token, and more than a
+ * tile has unless told. */
+TEST(a_video_raises_limits_that_were_not_asked_for)
+{
+	struct k3_k3t_writer *w = begin("video.k3t");
+
+	model();
+	put_text(w, 0, 3);
+	put_image(w, 0, 4, 2, 34, -1);
+	put_text(w, 1, 20);
+	end(w);
+	struct program_result r = program_run(
+		"", "k3_train", "--model %s --data %s --tokens 24 --steps 2 --eval-data %s",
+		scratch_path("config.json"), scratch_path("video.k3t"), scratch_path("video.k3t"));
+	cr_expect_eq(r.status, 0, "%s", scratch_log());
+	program_free(&r);
+	char args[1024];
+	snprintf(args, sizeof(args), "--model %s --data %s --tokens 24 --max-patches 271",
+		 scratch_path("config.json"), scratch_path("video.k3t"));
+	expect_refused(args, "has 272 patches, a microbatch holds 271");
+	snprintf(args, sizeof(args), "--model %s --data %s --tokens 24 --vision-patches 271",
+		 scratch_path("config.json"), scratch_path("video.k3t"));
+	expect_refused(args, "the data's images need vision tiles of 272");
+}
