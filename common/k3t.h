@@ -32,6 +32,9 @@ struct k3_k3t_patches {
 };
 
 enum {
+	K3_K3T_PATCH = 14, /* unless told otherwise, as of the released model */
+	K3_K3T_MERGE = 2,
+	K3_K3T_BYTE_VOCAB = 260, /* 256 bytes and four special ids */
 	K3_K3T_MAX_FRAMES = 4,
 	K3_K3T_MAX_SIDE = 512, /* patches */
 	K3_K3T_MAX_PATCH = 64,
@@ -121,7 +124,7 @@ int k3_k3t_writer_create(struct k3_k3t_writer **w, const char *path, const struc
  * counts, NULL: all. */
 int k3_k3t_writer_put(struct k3_k3t_writer *w, const uint32_t *tokens, const bool *counts,
 		      size_t n);
-/** How items are cut, before the first of them; without a call 14 and 2 x 2. */
+/** How items are cut, before the first of them; without a call K3_K3T_PATCH and K3_K3T_MERGE. */
 int k3_k3t_writer_set_patches(struct k3_k3t_writer *w, const struct k3_k3t_patches *patches);
 /**
  * An item of the current document: writes its placeholders and its patches.

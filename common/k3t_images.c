@@ -48,7 +48,10 @@ struct sample {
 void
 k3_k3t_images_options_init(struct k3_k3t_images_options *o)
 {
-	*o = (struct k3_k3t_images_options){260, 65536, K3_K3T_MAX_SIDE, 0.1};
+	*o = (struct k3_k3t_images_options){.vocab = K3_K3T_BYTE_VOCAB,
+					    .limit_patches = 65536,
+					    .side_patches = K3_K3T_MAX_SIDE,
+					    .holdout = 0.1};
 }
 
 static int
@@ -161,9 +164,10 @@ keys_check(const struct list *list, json_t *root)
 	const char *key;
 	json_t *value;
 
-	json_object_foreach(root, key,
-			    value) if (strcmp(key, "text") != 0 && strcmp(key, "images") != 0)
+	json_object_foreach(root, key, value)
 	{
+		if (strcmp(key, "text") == 0 || strcmp(key, "images") == 0)
+			continue;
 		k3_error("common",
 			 "%s:%" PRIu64 ": key \"%s\", allowed are \"text\" and \"images\"",
 			 list->path, list->number, key);
@@ -303,7 +307,11 @@ int
 k3_k3t_import_images(const char *path, const char *out, const struct k3_k3t_images_options *o,
 		     struct k3_k3t_images_count *count)
 {
-	const struct k3_image_rule rule = {14, 2, 2, o->limit_patches, o->side_patches};
+	const struct k3_image_rule rule = {.patch = K3_K3T_PATCH,
+					   .merge_h = K3_K3T_MERGE,
+					   .merge_w = K3_K3T_MERGE,
+					   .limit_patches = o->limit_patches,
+					   .side_patches = o->side_patches};
 	struct k3i_k3t_split split = {0};
 	struct list list = {0};
 	int ret;

@@ -15,16 +15,16 @@
 #include "log.h"
 #include "status.h"
 
-enum { PIECE_TOKENS = 4096, MIN_BYTE_VOCAB = 260 };
+enum { PIECE_TOKENS = 4096 };
 
 static int
 arguments_check(const char *out, uint32_t vocab, double holdout)
 {
-	if (vocab < MIN_BYTE_VOCAB || vocab > INT32_MAX) {
+	if (vocab < K3_K3T_BYTE_VOCAB || vocab > INT32_MAX) {
 		k3_error("common",
 			 "%s: vocabulary %" PRIu32 ", allowed are %d to %d: 256 bytes and four "
 			 "special ids",
-			 out, vocab, MIN_BYTE_VOCAB, INT32_MAX);
+			 out, vocab, K3_K3T_BYTE_VOCAB, INT32_MAX);
 		return K3_EINVAL;
 	}
 	if (!(holdout >= 0.0 && holdout < 1.0)) {

@@ -1,6 +1,6 @@
-/* k3_bench vision: the vision tower forward and backward on random pixels, beside one-thread sgemm of
- * 512^3.  The text layers are left out (struct k3_microbatch), so that nothing else fills idle workers.
- * Ratios are made per round, and the median over the rounds is told. */
+/* k3_bench vision: the vision tower forward and backward on random pixels, beside one-thread
+ * sgemm of 512^3.  The text layers are left out (struct k3_microbatch), so that nothing else
+ * fills idle workers. Ratios are made per round, and the median over the rounds is told. */
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>

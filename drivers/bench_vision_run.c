@@ -1,6 +1,6 @@
-/* Passes of the tower, checked and timed.  The trap: on a machine that others use, a rate and what it is
- * compared with must be taken in the same seconds, so the machine is measured before and after each
- * round. */
+/* Passes of the tower, checked and timed.  The trap: on a machine that others use, a rate and
+ * what it is compared with must be taken in the same seconds, so the machine is measured before
+ * and after each round. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -42,8 +42,8 @@ mean_square(struct k3i_vision_bench *b, const struct k3_plan *plan, int32_t datu
 	return n ? sum / (double)n : NAN;
 }
 
-/* Features are normalised, so their mean square is 1; what the embeddings' gradient leaves at the pixels'
- * end is finite and not zero. */
+/* Features are normalised, so their mean square is 1; what the embeddings' gradient leaves at
+ * the pixels' end is finite and not zero. */
 int
 k3i_vision_check(struct k3i_vision_bench *b)
 {
@@ -70,8 +70,8 @@ out:
 	return ret;
 }
 
-/* What the kernels reach one after the other on this thread, by its own clock: other programs and idle
- * workers do not count. */
+/* What the kernels reach one after the other on this thread, by its own clock: other programs
+ * and idle workers do not count. */
 int
 k3i_vision_kernels(struct k3i_vision_bench *b)
 {

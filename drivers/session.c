@@ -188,7 +188,7 @@ k3_session_check_file(const struct k3_config *c, const struct k3_k3t *file, cons
 }
 
 uint64_t
-k3_session_merge_row(const struct k3_k3t *file)
+k3_session_least_tile(const struct k3_k3t *file)
 {
 	uint64_t most = 0;
 
@@ -221,16 +221,16 @@ k3_session_check_data(const struct k3_session *session, const char *data_path, s
 {
 	struct k3_data data = {0};
 	const struct k3_plan_options *o = &session->model->options;
-	uint64_t i = 0, row;
+	uint64_t i = 0, least;
 	int ret;
 
 	K3_TRY(open_data(&data, session, data_path, tokens));
-	row = k3_session_merge_row(&data.file);
-	if (o->max_patches && row > o->vision_patches) {
+	least = k3_session_least_tile(&data.file);
+	if (o->max_patches && least > o->vision_patches) {
 		k3_error("drivers",
-			 "%s: a merge row of an image has %llu patches, a vision tile %u "
+			 "%s: its images need vision tiles of %llu patches, they have %u "
 			 "(--vision-patches)",
-			 data_path, (unsigned long long)row, o->vision_patches);
+			 data_path, (unsigned long long)least, o->vision_patches);
 		K3_TRY(K3_EINVAL);
 	}
 	while (i < data.file.n_tokens && !k3_k3t_counts(&data.file, i))

@@ -1,4 +1,5 @@
-/* Before the first step: data, model, memory, values; everything that can be refused is refused here. */
+/* Before the first step: data, model, memory, values; everything that can be refused is refused
+ * here. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -135,7 +136,8 @@ out:
 	return ret;
 }
 
-/* Slots depend neither on the documents nor on the images, so one layout tells the bound of the run. */
+/* Slots depend neither on the documents nor on the images, so one layout tells the bound of the
+ * run. */
 static int
 check_memory(struct k3i_trainer *t)
 {

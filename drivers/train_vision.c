@@ -1,28 +1,27 @@
-/* Is the tower trained, and in what tiles?  The trap: slots are taken before the first step, so both
- * limits must hold for every image of the data. */
+/* Is the tower trained, and in what tiles?  The trap: slots are taken before the first step, so
+ * both limits must hold for every image of the data. */
 #include <string.h>
 
 #include "../common/log.h"
 #include "../common/status.h"
 #include "train_run.h"
 
-/* A tile holds a merge row of any image at least. */
+/* A tile holds what each image needs at least. */
 static int
 choose_vision_tile(struct k3i_trainer *t)
 {
 	const struct k3_train_options *o = t->options;
-	uint64_t row = k3_session_merge_row(&t->data.file);
+	uint64_t least = k3_session_least_tile(&t->data.file);
 
-	if (o->vision_patches && row > (uint64_t)o->vision_patches) {
+	if (o->vision_patches && least > (uint64_t)o->vision_patches) {
 		k3_error("drivers",
-			 "--vision-patches %lld: a merge row of the data's images has %llu",
-			 o->vision_patches, (unsigned long long)row);
+			 "--vision-patches %lld: the data's images need vision tiles of %llu",
+			 o->vision_patches, (unsigned long long)least);
 		return K3_EINVAL;
 	}
-	t->vision_patches = (uint32_t)o->vision_patches;
-	if (!t->vision_patches)
-		t->vision_patches =
-			row > K3_VISION_TILE_PATCHES ? (uint32_t)row : K3_VISION_TILE_PATCHES;
+	if (least < K3_VISION_TILE_PATCHES)
+		least = K3_VISION_TILE_PATCHES;
+	t->vision_patches = o->vision_patches ? (uint32_t)o->vision_patches : (uint32_t)least;
 	return K3_OK;
 }
 

@@ -1,6 +1,6 @@
-/* Results of a model file against those of the task graph: activations, routes, losses, gradients.  The
- * trap: a file that lacks what its format promises, or holds what nothing compares, must not look
- * right. */
+/* Results of a model file against those of the task graph: activations, routes, losses,
+ * gradients.  The trap: a file that lacks what its format promises, or holds what nothing
+ * compares, must not look right. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,5 @@
-/* Routes of a mixture-of-experts layer: experts, their weights, and by how much the last one won. */
+/* Routes of a mixture-of-experts layer: experts, their weights, and by how much the last one
+ * won. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

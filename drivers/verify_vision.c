@@ -169,7 +169,8 @@ layout_of(const struct k3_plan *plan, int32_t tile)
 	return NULL;
 }
 
-/* A kept datum of all vision tiles in the file's order, malloc'ed; NULL: some of it is not there. */
+/* A kept datum of all vision tiles in the file's order, malloc'ed; NULL: some of it is not
+ * there. */
 static double *
 gather_tiles(struct k3i_verify_case *c, const char *what, int block, bool merged, size_t *n)
 {

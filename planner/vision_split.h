@@ -40,8 +40,8 @@ int k3_vision_balance(uint32_t *group, const struct k3_grid *grid, size_t n, uin
 void k3_vision_rows(const struct k3_grid *grid, uint32_t merge_h, uint32_t n_parts, uint32_t index,
 		    uint32_t *row0, uint32_t *rows);
 
-/** Least vision_patches of tiles that an item is cut in: a merge row must fit, and a tile attends to at
- * most K3_VISION_MOST_TILES. */
+/** Least vision_patches of tiles that an item is cut in: a merge row must fit, and a tile attends
+ * to at most K3_VISION_MOST_TILES. */
 uint64_t k3_vision_least_patches(const struct k3_grid *grid, uint32_t merge_h);
 
 /* Keys that come one after the other. */

@@ -57,6 +57,7 @@ check_PROGRAMS += \
 	tests/test_run_bench_step \
 	tests/test_run_calibrate \
 	tests/test_run_golden \
+	tests/test_run_image_data \
 	tests/test_run_images \
 	tests/test_run_recall \
 	tests/test_run_sched \
@@ -109,6 +110,8 @@ tests_libfixture_la_SOURCES = \
 	tests/kda_case.h \
 	tests/kda_suite.c \
 	tests/kda_suite.h \
+	tests/mm_case.c \
+	tests/mm_case.h \
 	tests/moe_case.c \
 	tests/moe_case.h \
 	tests/paje.c \

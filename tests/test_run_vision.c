@@ -1,4 +1,5 @@
-/* The golden case with images through planner, submission and StarPU, however the images are cut. */
+/* The golden case with images through planner, submission and StarPU, however the images are
+ * cut. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdio.h>

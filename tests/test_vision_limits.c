@@ -302,8 +302,8 @@ is_of_vision(const char *what)
 	return strstr(what, "vit_") || strcmp(what, "map") == 0 || strcmp(what, "dembeddings") == 0;
 }
 
-/* Lives of the tower's data with images and without: each end moves by none, one or two times what a block
- * has more pairs. */
+/* Lives of the tower's data with images and without: each end moves by none, one or two times
+ * what a block has more pairs. */
 static void
 expect_lives(struct k3_microbatch what, uint32_t more, size_t least)
 {
@@ -338,8 +338,8 @@ expect_lives(struct k3_microbatch what, uint32_t more, size_t least)
 	k3_model_destroy(model);
 }
 
-/* Images in seven and five tiles have 74 pairs of attention a block backward, where none has a pair for
- * each of 19 tiles; nothing else may move the lives of data. */
+/* Images in seven and five tiles have 74 pairs of attention a block backward, where none has a
+ * pair for each of 19 tiles; nothing else may move the lives of data. */
 TEST(images_move_lifetimes_by_their_pairs_of_attention_alone)
 {
 	/* nineteen tiles of some twenty data a block */

@@ -1,5 +1,5 @@
-/* What the tasks of the vision walk read and write: pairs of attention, gradients of features.  By hand,
- * so that a wrong tile or a wrong first contribution shows before anything runs. */
+/* What the tasks of the vision walk read and write: pairs of attention, gradients of features.
+ * By hand, so that a wrong tile or a wrong first contribution shows before anything runs. */
 #include <criterion/criterion.h>
 #include <string.h>
 
@@ -59,7 +59,8 @@ TEST(pairs_of_attention_descend_and_the_first_of_a_sum_writes)
 	struct k3_plan_options o = vision_case_options();
 
 	o.vision_patches = 48;
-	/* bands of 3, 3 and 1 merge rows of 16 patches, and of 2 and 2: the middle ones share a tile */
+	/* bands of 3, 3 and 1 merge rows of 16 patches, and of 2 and 2: the middle ones share a
+	 * tile */
 	struct k3_model *model = vision_case_model("cp=1", 0, &o);
 	struct k3_plan *plan = vision_case_plan(model, 200, "1x14x8@0 1x8x8@60", first);
 	cr_assert_eq(vision_case_count(plan, K3_OP_VIT_LOAD), TILES);

@@ -4,7 +4,8 @@
 
 enum { TOOL_WORDS = 16 };
 
-/** Runs k3_data with these words, NULL behind the last of at most TOOL_WORDS - 1. @return its status */
+/** Runs k3_data with these words, NULL behind the last of at most TOOL_WORDS - 1. @return its
+ * status */
 int tool_run(const char *const *words);
 /** What the last run printed. */
 const char *tool_table(void);

@@ -1,5 +1,5 @@
-/* Final norm, mean over frames, 2x2 neighbours side by side (model.md 6.4).  The trap: the merge puts
- * neighbours one after the other, it does not average them; only frames are averaged. */
+/* Final norm, mean over frames, 2x2 neighbours side by side (model.md 6.4).  The trap: the merge
+ * puts neighbours one after the other, it does not average them; only frames are averaged. */
 #include <string.h>
 
 #include "../../common/op/vit.h"

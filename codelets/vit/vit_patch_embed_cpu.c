@@ -23,8 +23,8 @@ band_of(const int32_t *layout, int32_t part)
 			     (size_t)p[K3_VP_ROW0], (size_t)p[K3_VP_ROWS], (size_t)p[K3_VP_PATCH0]};
 }
 
-/* The four table rows of a patch with their weights; a tap of weight 0 is left out, so that a grid of
- * the table's own size reads one entry. */
+/* The four table rows of a patch with their weights; a tap of weight 0 is left out, so that a
+ * grid of the table's own size reads one entry. */
 static size_t
 four_taps(size_t *row, float *weight, const struct taps *y, const struct taps *x, size_t table_w)
 {
