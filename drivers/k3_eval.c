@@ -127,7 +127,7 @@ main(int argc, char **argv)
 							 .trace_most_tasks = (size_t)trace_tasks},
 			    cut_state, &machine, images));
 	if (data)
-		K3_TRY(k3_session_check_data(&session, data));
+		K3_TRY(k3_session_check_data(&session, data, (size_t)tokens));
 	status = 1;
 	if (data)
 		K3_TRY(loss(&session, data, (size_t)tokens));

@@ -19,6 +19,12 @@ gib_bytes(double gib)
 	return (uint64_t)(gib * (1u << 30));
 }
 
+static uint64_t
+machine_bytes(void)
+{
+	return (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
 static enum k3_balance_rule
 rule_of(const char *name)
 {
@@ -27,23 +33,22 @@ rule_of(const char *name)
 					   : K3_BALANCE_QUANTILE;
 }
 
-/* A tile holds a merge row of any image at least. */
+/* A tile holds the least band of any image. */
 static int
 choose_vision_tile(struct k3i_trainer *t)
 {
 	const struct k3_train_options *o = t->options;
-	uint64_t row = k3_session_merge_row(&t->data.file);
+	uint64_t least = k3_session_least_patches(&t->data.file);
 
-	if (o->vision_patches && row > (uint64_t)o->vision_patches) {
-		k3_error("drivers",
-			 "--vision-patches %lld: a merge row of the data's images has %llu",
-			 o->vision_patches, (unsigned long long)row);
+	if (o->vision_patches && least > (uint64_t)o->vision_patches) {
+		k3_error("drivers", "--vision-patches %lld: the data's images need at least %llu",
+			 o->vision_patches, (unsigned long long)least);
 		return K3_EINVAL;
 	}
 	t->vision_patches = (uint32_t)o->vision_patches;
 	if (!t->vision_patches)
 		t->vision_patches =
-			row > DEFAULT_TILE_PATCHES ? (uint32_t)row : DEFAULT_TILE_PATCHES;
+			least > DEFAULT_TILE_PATCHES ? (uint32_t)least : DEFAULT_TILE_PATCHES;
 	return K3_OK;
 }
 
@@ -213,8 +218,14 @@ check_memory(struct k3i_trainer *t)
 	K3_TRY(k3_memory_run(&memory, model, &shape));
 	k3_info("drivers", "plan: at most %.1f MiB in handles",
 		(double)k3_memory_bound(&memory) / 1048576);
-	if (o->memory > 0)
+	if (o->memory > 0) {
 		K3_TRY(k3_plan_check_memory(&memory, gib_bytes(o->memory), model));
+	} else if (k3_plan_check_memory(&memory, machine_bytes(), model) != K3_OK) {
+		/* StarPU would wait for memory for ever, or the system would end the run */
+		k3_error("drivers",
+			 "that limit is the machine's memory; --memory GIB sets another");
+		K3_TRY(K3_ELIMIT);
+	}
 out:
 	k3_memory_fini(&memory);
 	return ret;
@@ -293,8 +304,17 @@ out:
 static int
 open_eval_log(struct k3i_trainer *t)
 {
-	const char *path = t->options->eval_log;
+	const struct k3_train_options *o = t->options;
+	const char *path = o->eval_log, *read[] = {o->data, o->eval_data};
 
+	for (size_t i = 0; i < sizeof(read) / sizeof(read[0]); i++)
+		if (k3_fs_is_same(path, read[i])) {
+			k3_error("drivers",
+				 "--eval-log %s: would replace the data that are read; "
+				 "allowed: another file",
+				 path);
+			return K3_EINVAL;
+		}
 	t->eval_log = fopen(path, t->state->step > 0 ? "a" : "w");
 	if (!t->eval_log) {
 		k3_error("drivers", "--eval-log %s: %s", path, strerror(errno));
@@ -339,11 +359,12 @@ k3i_train_open(struct k3i_trainer *t, const char *folder)
 	if (o->cut_state)
 		k3_warn("drivers", "--cut-state is for tests: no state passes from tile to tile");
 	if (o->eval_data)
-		K3_TRY(k3_session_check_data(&t->session, o->eval_data));
-	if (o->eval_log)
-		K3_TRY(open_eval_log(t));
+		K3_TRY(k3_session_check_data(&t->session, o->eval_data, (size_t)o->tokens));
 	K3_TRY(check_memory(t));
 	K3_TRY(start_values(t, folder));
+	/* last: a run that is refused leaves the table of an earlier one as it is */
+	if (o->eval_log)
+		K3_TRY(open_eval_log(t));
 out:
 	return ret;
 }
