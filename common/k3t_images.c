@@ -26,7 +26,7 @@
 #define MARK "<image>"
 #define MARK_BYTES (sizeof(MARK) - 1)
 
-enum { MOST_LINE_BYTES = 16 << 20 };
+enum { MOST_LINE_BYTES = 16 << 20, MOST_NAME_BYTES = 4095 };
 
 /* The list, and the line that is read. */
 struct list {
@@ -139,12 +139,14 @@ images_check(const struct list *list, const struct sample *s)
 		return line_refuse(list, "\"images\" must be a list of file names");
 	for (size_t i = 0; i < n; i++) {
 		const json_t *name = json_array_get(s->images, i);
+		size_t bytes = json_string_length(name);
 		/* a name ends at a zero, what comes after would be ignored */
-		if (!json_is_string(name) || json_string_length(name) == 0 ||
-		    strlen(json_string_value(name)) != json_string_length(name)) {
+		if (bytes == 0 || bytes > MOST_NAME_BYTES ||
+		    strlen(json_string_value(name)) != bytes) {
 			k3_error("common",
-				 "%s:%" PRIu64 ": entry %zu of \"images\" must be a file name",
-				 list->path, list->number, i + 1);
+				 "%s:%" PRIu64 ": entry %zu of \"images\" must be a file name of 1 "
+				 "to %d bytes",
+				 list->path, list->number, i + 1, MOST_NAME_BYTES);
 			return K3_EFORMAT;
 		}
 	}

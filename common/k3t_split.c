@@ -7,10 +7,10 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "files.h"
+#include "fs.h"
 #include "k3t_import.h"
 #include "log.h"
 #include "status.h"
@@ -77,15 +77,6 @@ k3i_k3t_split_destroy(struct k3i_k3t_split *split)
 	*split = (struct k3i_k3t_split){0};
 }
 
-static bool
-is_same_file(const char *a, const char *b)
-{
-	struct stat one, other;
-
-	return stat(a, &one) == 0 && stat(b, &other) == 0 && one.st_dev == other.st_dev &&
-	       one.st_ino == other.st_ino;
-}
-
 int
 k3i_k3t_input_check(const char *out, const char *input)
 {
@@ -95,7 +86,7 @@ k3i_k3t_input_check(const char *out, const char *input)
 	int ret = partial && val_partial ? K3_OK : val ? K3_ENOMEM : K3_EINVAL;
 
 	for (size_t i = 0; i < sizeof(made) / sizeof(made[0]) && ret == K3_OK; i++)
-		if (is_same_file(made[i], input)) {
+		if (k3_fs_is_same(made[i], input)) {
 			k3_error("common",
 				 "%s: read and, as %s, replaced by the output; allowed: "
 				 "another file",

@@ -15,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { LINE_BYTES = 2048, N_LEVELS = 4, N_AREAS = 5 };
+enum { LINE_BYTES = 8192 /* two paths and a reason */, N_LEVELS = 4, N_AREAS = 5 };
 
 static const char *const level_names[N_LEVELS] = { "error", "warn", "info", "debug" };
 static const char *const area_names[N_AREAS] = {

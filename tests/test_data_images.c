@@ -414,6 +414,25 @@ TEST(a_line_above_the_limit_is_refused_before_it_is_parsed)
 	free(line);
 }
 
+TEST(a_name_longer_than_any_path_is_refused_with_the_reason)
+{
+	static const char *const why[] = {"must be a file name of 1 to 4095 bytes",
+					  ": File name too long"};
+	char line[5000] = "{\"text\": \"<image>\", \"images\": [\"";
+	size_t head = strlen(line);
+
+	for (size_t i = 0, n = 4096; i < 2; i++, n--) {
+		memset(line + head, 'x', n);
+		strcpy(line + head + n, "\"]}");
+		scratch_write("list.jsonl", line, strlen(line));
+		cr_assert_eq(tool_run((const char *const[]){"images", scratch_path("list.jsonl"),
+							    "-o", scratch_path("x.k3t"), NULL}),
+			     2);
+		const char *log = scratch_log();
+		cr_assert(strstr(log, why[i]), "%s", log);
+	}
+}
+
 TEST(line_feeds_and_escape_codes_of_a_list_make_no_lines_of_their_own)
 {
 	static const char *const lines[] = {
