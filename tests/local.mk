@@ -21,6 +21,7 @@ check_PROGRAMS += \
 	tests/test_glu \
 	tests/test_image \
 	tests/test_image_bad \
+	tests/test_images_option \
 	tests/test_k3t \
 	tests/test_k3t_items \
 	tests/test_kda_chunk \

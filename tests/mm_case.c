@@ -1,13 +1,13 @@
 #include "mm_case.h"
 
 #include <criterion/criterion.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "../common/rng.h"
 #include "../common/safetensors.h"
 #include "../common/status.h"
+#include "golden.h"
 #include "scratch.h"
 
 enum { BOS = 124, EOS, IMG, PAD, VOCAB, PATCH_BYTES = 588 };
@@ -15,12 +15,10 @@ enum { BOS = 124, EOS, IMG, PAD, VOCAB, PATCH_BYTES = 588 };
 void
 mm_model(void)
 {
-	const char *dir = getenv("K3_TEST_DATA"), *text;
 	struct k3_st *st;
-	char path[4096];
+	const char *text;
 
-	snprintf(path, sizeof(path), "%s/golden/mm_tiny.safetensors", dir ? dir : "tests/data");
-	cr_assert_eq(k3_st_open(&st, path), K3_OK);
+	cr_assert_eq(k3_st_open(&st, golden_path("golden/mm_tiny")), K3_OK);
 	text = k3_st_metadata(st, "hf_config");
 	scratch_write("config.json", text, strlen(text));
 	k3_st_close(st);
