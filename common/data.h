@@ -10,8 +10,8 @@
  *
  * An item, an image or a video, is never cut: a microbatch ends before the item that does not fit
  * in its rows or would give it more than the limit of patches; the rest is filled up, and the
- * document goes on in the next.  A placeholder is never a label, since features are not predicted; the last
- * one of an item predicts the text after it.
+ * document goes on in the next.  A placeholder is never a label, since features are not predicted;
+ * the last one of an item predicts the text after it.
  *
  * When an epoch ends the next one follows at once.  With `once` the stream ends there, and the last
  * microbatch is filled up.  Filling is pad (eos where there is no pad), label -100, document id 0.

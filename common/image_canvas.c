@@ -38,7 +38,7 @@ int
 k3i_canvas_begin(struct k3i_canvas *c, uint32_t width, uint32_t height, uint32_t channels)
 {
 	struct k3_image *image = c->image;
-	size_t patch_bytes = 3 * (size_t)c->rule->patch * c->rule->patch;
+	size_t patch_bytes = k3_patch_values(c->rule->patch);
 
 	c->channels = channels;
 	image->width = width;

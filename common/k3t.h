@@ -32,6 +32,9 @@ struct k3_k3t_patches {
 };
 
 enum {
+	K3_K3T_PATCH = 14, /* unless told otherwise, as of the released model */
+	K3_K3T_MERGE = 2,
+	K3_K3T_BYTE_VOCAB = 260, /* 256 bytes and four special ids */
 	K3_K3T_MAX_FRAMES = 4,
 	K3_K3T_MAX_SIDE = 512, /* patches */
 	K3_K3T_MAX_PATCH = 64,
@@ -90,14 +93,14 @@ k3_k3t_counts(const struct k3_k3t *file, uint64_t i)
 static inline uint64_t
 k3_k3t_item_tokens(const struct k3_k3t_patches *patches, const struct k3_grid *grid)
 {
-	return (uint64_t)(grid->h / patches->merge_h) * (grid->w / patches->merge_w);
+	return k3_grid_merged(grid, patches->merge_h, patches->merge_w);
 }
 
 /** Bytes of an item's patches: [t*h*w, 3*patch*patch]. */
 static inline uint64_t
 k3_k3t_item_bytes(const struct k3_k3t_patches *patches, const struct k3_grid *grid)
 {
-	return k3_grid_patches(grid) * 3 * patches->patch * patches->patch;
+	return k3_grid_patches(grid) * k3_patch_values(patches->patch);
 }
 
 /** Patches of item i < n_items, frame by frame in raster order, channel first in a patch. */
@@ -121,7 +124,7 @@ int k3_k3t_writer_create(struct k3_k3t_writer **w, const char *path, const struc
  * counts, NULL: all. */
 int k3_k3t_writer_put(struct k3_k3t_writer *w, const uint32_t *tokens, const bool *counts,
 		      size_t n);
-/** How items are cut, before the first of them; without a call 14 and 2 x 2. */
+/** How items are cut, before the first of them; without a call K3_K3T_PATCH and K3_K3T_MERGE. */
 int k3_k3t_writer_set_patches(struct k3_k3t_writer *w, const struct k3_k3t_patches *patches);
 /**
  * An item of the current document: writes its placeholders and its patches.

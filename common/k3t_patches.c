@@ -19,7 +19,8 @@
 void
 k3i_k3t_patches_init(struct k3i_k3t_patches *p)
 {
-	*p = (struct k3i_k3t_patches){.shape = {14, 2, 2}, .fd = -1};
+	*p = (struct k3i_k3t_patches){.shape = {K3_K3T_PATCH, K3_K3T_MERGE, K3_K3T_MERGE},
+				      .fd = -1};
 }
 
 void

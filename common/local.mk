@@ -53,6 +53,7 @@ libk3_la_SOURCES += \
 	common/status.c
 
 nobase_k3include_HEADERS += \
+	common/clock.h \
 	common/colors.h \
 	common/config.h \
 	common/data.h \

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "../common/clock.h"
 #include "bench_step.h"
 
 enum { SIDE = 1024, HEAD_START_NS = 100000000 };
@@ -15,15 +16,6 @@ struct loop {
 	struct timespec begin;
 	double seconds, gflop_per_s, cpu_s, gflop;
 };
-
-static double
-now(clockid_t clock)
-{
-	struct timespec t;
-
-	clock_gettime(clock, &t);
-	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static void
 multiply(float *a)
@@ -48,14 +40,14 @@ run_loop(void *argument)
 		a[i] = (float)(i % 7) * 0.125f;
 	multiply(a);
 	clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &l->begin, NULL);
-	begin = now(CLOCK_MONOTONIC);
-	cpu_s = now(CLOCK_THREAD_CPUTIME_ID);
+	begin = k3_clock_s(CLOCK_MONOTONIC);
+	cpu_s = k3_clock_s(CLOCK_THREAD_CPUTIME_ID);
 	do {
 		multiply(a);
 		done++;
-		end = now(CLOCK_MONOTONIC);
+		end = k3_clock_s(CLOCK_MONOTONIC);
 	} while (end - begin < l->seconds);
-	l->cpu_s = now(CLOCK_THREAD_CPUTIME_ID) - cpu_s;
+	l->cpu_s = k3_clock_s(CLOCK_THREAD_CPUTIME_ID) - cpu_s;
 	l->gflop = 2e-9 * SIDE * SIDE * SIDE * done;
 	l->gflop_per_s = l->gflop / (end - begin);
 	free(a);

@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "../common/clock.h"
 #include "../common/log.h"
 #include "../common/status.h"
 #include "bench_step.h"
@@ -24,15 +24,6 @@ struct child {
 	size_t length; /* of line */
 	bool fault;    /* last tells of one */
 };
-
-static double
-now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* In the child; does not return. */
 static void
@@ -121,7 +112,7 @@ listen_to(struct child *c, double deadline, struct k3i_step_result *result, size
 	char text[4096];
 
 	while (fd[0].fd >= 0 || fd[1].fd >= 0) {
-		double left_s = deadline - now();
+		double left_s = deadline - k3_clock_s(CLOCK_MONOTONIC);
 		if (left_s <= 0)
 			return false;
 		int n = poll(fd, 2, left_s > 1 ? 1000 : (int)(left_s * 1e3) + 1);
@@ -154,7 +145,7 @@ k3i_step_child(const struct k3i_step_case *what, double limit_s, struct k3i_step
 
 	memset(result, 0, sizeof(*result));
 	K3_TRY(start(&c, what));
-	bool in_time = listen_to(&c, now() + limit_s, result, &got);
+	bool in_time = listen_to(&c, k3_clock_s(CLOCK_MONOTONIC) + limit_s, result, &got);
 	if (!in_time)
 		kill(c.pid, SIGKILL);
 	waitpid(c.pid, &status, 0);

@@ -6,14 +6,15 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "../common/clock.h"
 #include "../common/log.h"
 #include "../common/rng.h"
 #include "../common/status.h"
 #include "../planner/model_flops.h"
 #include "../tasks/usage.h"
 #include "bench_step.h"
+#include "median.h"
 #include "session.h"
 
 static const double sgemm_s = 0.4;
@@ -33,30 +34,6 @@ struct round {
 	double step_s, kernel_share, sgemm, ratio, cpu_ratio;
 };
 
-static double
-now(clockid_t clock)
-{
-	struct timespec t;
-
-	clock_gettime(clock, &t);
-	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static int
-compare(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-
-	return x < y ? -1 : x > y;
-}
-
-static double
-median(double *x, size_t n)
-{
-	qsort(x, n, sizeof(*x), compare);
-	return n % 2 ? x[n / 2] : 0.5 * (x[n / 2 - 1] + x[n / 2]);
-}
-
 /* Random ids; the label of a row is the next id of its document. */
 static void
 fill_rows(const struct bench *b, uint64_t step)
@@ -71,7 +48,8 @@ fill_rows(const struct bench *b, uint64_t step)
 							(step * b->what->accumulate + m) * n + i) %
 					    b->what->config.vocab);
 		for (size_t i = 0; i < n; i++)
-			rows[n + i] = i + 1 < n && b->doc[i + 1] == b->doc[i] ? rows[i + 1] : -100;
+			rows[n + i] = i + 1 < n && b->doc[i + 1] == b->doc[i] ? rows[i + 1]
+									      : K3_LABEL_IGNORED;
 	}
 }
 
@@ -128,7 +106,7 @@ static int
 submit_step(struct bench *b)
 {
 	size_t n = b->tokens;
-	double cpu_s = now(CLOCK_THREAD_CPUTIME_ID);
+	double cpu_s = k3_clock_s(CLOCK_THREAD_CPUTIME_ID);
 	double hyper[K3_HYPER_LEN] = {[K3_HYPER_VALID] = labels_of(b),
 				      [K3_HYPER_INV_N] = 1 / labels_of(b),
 				      [K3_HYPER_LR] = 1e-4,
@@ -154,7 +132,7 @@ submit_step(struct bench *b)
 	K3_TRY(k3_session_optimizer(&b->session, (uint32_t)b->step & 1, &plan));
 	K3_TRY(k3_submit_plan(b->session.store, plan, NULL, NULL));
 	b->submitted += (double)plan->n_tasks;
-	b->submit_cpu_s += now(CLOCK_THREAD_CPUTIME_ID) - cpu_s;
+	b->submit_cpu_s += k3_clock_s(CLOCK_THREAD_CPUTIME_ID) - cpu_s;
 	b->step++;
 out:
 	return ret;
@@ -307,13 +285,13 @@ summarise(const struct bench *b, struct k3i_step_result *r, const struct round *
 		ratio[i] = round[i].ratio;
 		cpu_ratio[i] = round[i].cpu_ratio;
 	}
-	r->median_ms = 1e3 * median(step, n);
+	r->median_ms = 1e3 * k3i_median(step, n);
 	r->least_ms = 1e3 * step[0];
 	r->most_ms = 1e3 * step[n - 1];
-	r->kernel_share = median(share, n);
-	r->sgemm_gflop_per_s = median(sgemm, n);
-	r->ratio = median(ratio, n);
-	r->cpu_ratio = median(cpu_ratio, n);
+	r->kernel_share = k3i_median(share, n);
+	r->sgemm_gflop_per_s = k3i_median(sgemm, n);
+	r->ratio = k3i_median(ratio, n);
+	r->cpu_ratio = k3i_median(cpu_ratio, n);
 	r->tokens_per_s = (double)(b->tokens * b->what->accumulate) / r->median_ms * 1e3;
 	r->gflop_per_s = r->model_gflop / r->median_ms * 1e3;
 	r->submit_us = 1e6 * b->submit_cpu_s / b->submitted;
@@ -337,14 +315,14 @@ time_round(struct bench *b, const struct k3i_step_result *r, struct k3i_sgemm_ra
 {
 	double steps = (double)b->what->steps, loss;
 	struct k3i_sgemm_rate before = *machine;
-	double begin = now(CLOCK_MONOTONIC), cpu_s = now(CLOCK_PROCESS_CPUTIME_ID);
+	double begin = k3_clock_s(CLOCK_MONOTONIC), cpu_s = k3_clock_s(CLOCK_PROCESS_CPUTIME_ID);
 	int ret;
 
 	k3_usage_begin();
 	K3_TRY(run_steps(b, b->what->steps, &loss));
 	k3_usage_read(usage);
-	cpu_s = (now(CLOCK_PROCESS_CPUTIME_ID) - cpu_s) / steps;
-	round->step_s = (now(CLOCK_MONOTONIC) - begin) / steps;
+	cpu_s = (k3_clock_s(CLOCK_PROCESS_CPUTIME_ID) - cpu_s) / steps;
+	round->step_s = (k3_clock_s(CLOCK_MONOTONIC) - begin) / steps;
 	round->kernel_share = k3_usage_share(usage);
 	*machine = machine_rate(b);
 	round->sgemm = 0.5 * (before.gflop_per_s + machine->gflop_per_s);

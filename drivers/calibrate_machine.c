@@ -4,8 +4,8 @@
 #include <starpu.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "../common/clock.h"
 #include "../common/log.h"
 #include "../common/status.h"
 #include "../tasks/runtime.h"
@@ -57,15 +57,6 @@ k3i_measure_memory(void)
 	return best;
 }
 
-static double
-now_us(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return 1e6 * (double)t.tv_sec + 1e-3 * (double)t.tv_nsec;
-}
-
 static void
 nothing(void *buffers[], void *arg)
 {
@@ -113,10 +104,10 @@ k3i_measure_runtime(double *task_us)
 		starpu_vector_data_register(&handle[i], STARPU_MAIN_RAM, (uintptr_t)values[i],
 					    EMPTY_DATA, sizeof(float));
 	for (int run = 0; run < EMPTY_RUNS && ret == K3_OK; run++) {
-		double start = now_us();
+		double start = k3_clock_s(CLOCK_MONOTONIC);
 		ret = submit_empty(handle);
 		k3_runtime_drain(runtime);
-		double us = (now_us() - start) / EMPTY_TASKS;
+		double us = 1e6 * (k3_clock_s(CLOCK_MONOTONIC) - start) / EMPTY_TASKS;
 		*task_us = run == 0 || us < *task_us ? us : *task_us;
 	}
 	for (size_t i = 0; i < EMPTY_HANDLES; i++)

@@ -9,6 +9,7 @@
 #include "../common/status.h"
 #include "../planner/plan_check.h"
 #include "calibrate.h"
+#include "images.h"
 
 /* The first four layers hold every kind: dense feed-forward, KDA, MLA, experts. */
 enum { LAYERS = 4, VOCABULARY = 4096, EXPERTS = 8, TILE = 256 };
@@ -53,18 +54,10 @@ out:
 	return ret;
 }
 
-/* Two items that half of the rows and four of them take: an image of up to 1,024 patches, and a small
- * one, with two frames where the tower knows them. */
-struct items {
-	struct k3_grid grid[2];
-	uint32_t row[2];
-	size_t n;
-	float *pixels;
-	const float *pointer[2];
-};
-
-static void
-size_items(struct items *x, const struct k3_config *c, size_t tokens)
+/* Two items that half of the rows and four of them take: an image of up to 1,024 patches, and a
+ * small one, with two frames where the tower knows them. */
+static int
+make_images(struct k3_images *x, const struct k3_config *c, size_t tokens)
 {
 	enum { MOST_MERGED = 256, SMALL_MERGED = 4 };
 	uint32_t merged = tokens / 2 < MOST_MERGED ? (uint32_t)tokens / 2 : MOST_MERGED, h = 1;
@@ -72,36 +65,21 @@ size_items(struct items *x, const struct k3_config *c, size_t tokens)
 	while ((h + 1) * (h + 1) <= merged)
 		h++;
 	uint32_t w = merged > h ? merged / h : 1;
-	*x = (struct items){.n = 1};
-	x->grid[0] = (struct k3_grid){1, h * c->vision.merge_h, w * c->vision.merge_w};
-	x->row[1] = h * w;
-	if (h * w + SMALL_MERGED <= tokens) {
-		x->grid[1] = (struct k3_grid){c->vision.max_frames > 1 ? 2 : 1,
-					      2 * c->vision.merge_h, 2 * c->vision.merge_w};
-		x->n = 2;
-	}
-}
-
-static int
-fill_items(struct items *x, const struct k3_config *c)
-{
-	size_t width = 3 * (size_t)c->vision.patch * c->vision.patch,
-	       first = k3_grid_patches(&x->grid[0]) * width,
-	       n = first + (x->n > 1 ? k3_grid_patches(&x->grid[1]) * width : 0);
-
-	x->pixels = malloc(n * sizeof(*x->pixels));
-	if (!x->pixels)
+	*x = (struct k3_images){.n = h * w + SMALL_MERGED <= tokens ? 2 : 1};
+	x->grid = calloc(2, sizeof(*x->grid));
+	x->row = calloc(2, sizeof(*x->row));
+	if (!x->grid || !x->row)
 		return K3_ENOMEM;
-	for (size_t i = 0; i < n; i++)
-		x->pixels[i] = (float)(i % 255) / 127 - 1;
-	x->pointer[0] = x->pixels;
-	x->pointer[1] = x->pixels + first;
+	x->grid[0] = (struct k3_grid){1, h * c->vision.merge_h, w * c->vision.merge_w};
+	x->grid[1] = (struct k3_grid){c->vision.max_frames > 1 ? 2 : 1, 2 * c->vision.merge_h,
+				      2 * c->vision.merge_w};
+	x->row[1] = h * w;
 	return K3_OK;
 }
 
 static int
 measure_microbatch(struct k3_serial *serial, const struct k3_model *model, size_t tokens,
-		   bool images, uint32_t repeat, struct k3_op_samples *samples)
+		   const struct k3_images *images, uint32_t repeat, struct k3_op_samples *samples)
 {
 	int32_t *rows = malloc(3 * tokens * sizeof(*rows));
 	struct k3_host_batch batch = {.ids = rows, .labels = rows + tokens};
@@ -110,7 +88,6 @@ measure_microbatch(struct k3_serial *serial, const struct k3_model *model, size_
 	double hyper[K3_HYPER_LEN] = {0};
 	uint64_t key = k3_rng_key("calibrate", 0);
 	struct k3_plan *plan = NULL;
-	struct items items = {0};
 	int ret = rows ? K3_OK : K3_ENOMEM;
 
 	K3_TRY(ret);
@@ -121,12 +98,8 @@ measure_microbatch(struct k3_serial *serial, const struct k3_model *model, size_
 		rows[2 * tokens + i] = 1;
 	}
 	if (images) {
-		size_items(&items, &model->config, tokens);
-		K3_TRY(fill_items(&items, &model->config));
-		layout.n_items = items.n;
-		layout.grid = items.grid;
-		layout.item_row = items.row;
-		batch.item_pixels = items.pointer;
+		k3_images_place(images, &layout);
+		batch.item_pixels = images->pixels_of;
 	}
 	hyper[K3_HYPER_VALID] = (double)tokens;
 	hyper[K3_HYPER_INV_N] = 1 / (double)tokens;
@@ -136,29 +109,35 @@ measure_microbatch(struct k3_serial *serial, const struct k3_model *model, size_
 	K3_TRY(measure(serial, plan, &batch, hyper, repeat, samples));
 out:
 	k3_plan_destroy(plan);
-	free(items.pixels);
 	free(rows);
 	return ret;
 }
 
-/* One size of tile: from initial values to the end of a step. */
+/* One size of tile: from initial values to the end of a step.  vision_patches 0: the image is one
+ * tile. */
 static int
 measure_tile(const struct k3_config *config, const struct k3_plan_options *options, size_t tokens,
 	     uint32_t repeat, struct k3_op_samples *samples)
 {
+	struct k3_plan_options o = *options;
 	struct k3_model *model = NULL;
 	struct k3_serial *serial = NULL;
 	struct k3_plan *plan = NULL;
+	struct k3_images images = {0};
 	int ret;
 
-	K3_TRY(k3_model_create(&model, config, options));
+	K3_TRY(make_images(&images, config, tokens));
+	K3_TRY(k3_images_fill(&images, config, 0));
+	if (!o.vision_patches)
+		o.vision_patches = (uint32_t)k3_grid_patches(&images.grid[0]);
+	K3_TRY(k3_model_create(&model, config, &o));
 	K3_TRY(k3_serial_create(&serial, model));
 	K3_TRY(k3_plan_init(&plan, model, 0, false));
 	K3_TRY(measure(serial, plan, NULL, NULL, 0, samples));
-	K3_TRY(measure_microbatch(serial, model, tokens, true, repeat, samples));
+	K3_TRY(measure_microbatch(serial, model, tokens, &images, repeat, samples));
 	/* what a microbatch without images gives the tower */
 	if (options->tile_tokens)
-		K3_TRY(measure_microbatch(serial, model, 1, false, repeat, samples));
+		K3_TRY(measure_microbatch(serial, model, 1, NULL, repeat, samples));
 	k3_plan_destroy(plan);
 	K3_TRY(k3_plan_optimizer(&plan, model, 0));
 	K3_TRY(measure(serial, plan, NULL, NULL, 1, samples));
@@ -166,6 +145,7 @@ out:
 	k3_plan_destroy(plan);
 	k3_serial_destroy(serial);
 	k3_model_destroy(model);
+	k3_images_fini(&images);
 	return ret;
 }
 
@@ -180,8 +160,7 @@ make_config(struct k3_config *config, const char *preset)
 	K3_TRY(k3_config_preset(&small, "small"));
 	if (!config->vision.present)
 		config->vision = small.vision;
-	/* more experts or tokens of the vocabulary would add memory, not
-	 * information */
+	/* more experts or tokens of the vocabulary would add memory, not information */
 	if (config->experts > EXPERTS)
 		config->experts = EXPERTS;
 	if (config->top_k > config->experts)
@@ -202,18 +181,14 @@ k3i_measure_model(struct k3_op_samples *samples, const char *preset, const uint3
 {
 	struct k3_plan_options options;
 	struct k3_config config;
-	struct items items;
 	int ret;
 
 	K3_TRY(make_config(&config, preset));
 	k3_plan_options_init(&options);
 	options.fingerprint = true; /* hashes are measured too */
 	options.vision = true;
-	for (size_t i = 0; i < n_tokens; i++) {
-		size_items(&items, &config, tokens[i]);
-		options.vision_patches = (uint32_t)k3_grid_patches(&items.grid[0]);
+	for (size_t i = 0; i < n_tokens; i++)
 		K3_TRY(measure_tile(&config, &options, tokens[i], repeat, samples));
-	}
 	/* several tiles: states and attention that cross their borders; what is computed again */
 	options.tile_tokens = TILE;
 	options.vision_patches = TILE;

@@ -24,21 +24,24 @@ read_document(struct caption *c, uint64_t doc, size_t n_items, uint64_t item0, s
 {
 	const struct k3_k3t *f = c->file;
 	const struct k3_config *config = &c->session->model->config;
-	uint64_t first = f->offsets[doc], last = f->offsets[doc + 1] - first;
+	uint64_t first = f->offsets[doc], bos = f->ids.bos != K3_K3T_NO_ID,
+		 tokens = bos + f->offsets[doc + 1] - first + 1;
 	size_t at = 0;
 	int ret;
 
-	if (last + 2 > most) {
-		k3_error("drivers", "document %llu has %llu tokens: %zu are possible (--tokens)",
-			 (unsigned long long)doc, (unsigned long long)last + 2, most);
+	if (tokens > most) {
+		k3_error("drivers",
+			 "document %llu has %llu tokens, bos and eos included: %zu are possible "
+			 "(--tokens)",
+			 (unsigned long long)doc, (unsigned long long)tokens, most);
 		return K3_ELIMIT;
 	}
-	K3_TRY(k3i_eval_text_init(&c->text, config, (size_t)last + 2));
+	K3_TRY(k3i_eval_text_init(&c->text, config, (size_t)tokens));
 	c->grid = calloc(n_items, sizeof(*c->grid));
 	c->row = calloc(n_items, sizeof(*c->row));
 	c->bytes = calloc(n_items, sizeof(*c->bytes));
 	K3_TRY(c->grid && c->row && c->bytes ? K3_OK : K3_ENOMEM);
-	if (f->ids.bos != K3_K3T_NO_ID)
+	if (bos)
 		c->text.rows[at++] = (int32_t)f->ids.bos;
 	for (size_t i = 0; i < n_items; i++) {
 		const struct k3_k3t_item *item = &f->items[item0 + i];
@@ -80,7 +83,7 @@ print_token(FILE *out, uint32_t id)
 		fprintf(out, "\\%u;", id);
 }
 
-/* Goes on until eos, or for twice the tokens that stand there. */
+/* Goes on until eos, or until the text's rows, a few more than the document's tokens, are full. */
 static int
 write_caption(struct caption *c, uint64_t doc, size_t n, FILE *out)
 {

@@ -1,6 +1,6 @@
-/* Generation with forward-only plans.  Generation runs the whole text again for
- * each byte, in a row whose length is rounded up to 64: what stands behind the last token can't be
- * seen by it, so one plan serves 64 lengths. */
+/* Generation with forward-only plans.  The whole text is run again for each token, in rows whose
+ * number is rounded up to ROW_STEP: what stands behind the last token can't be seen by it, so one
+ * plan serves so many lengths. */
 #include "eval.h"
 
 #include <math.h>
@@ -12,6 +12,8 @@
 #include "../common/log.h"
 #include "../common/rng.h"
 #include "../common/status.h"
+
+enum { ROW_STEP = 64 };
 
 int
 k3_eval_open(struct k3_session *session, const char *path, uint32_t tile_tokens,
@@ -108,17 +110,23 @@ choose(const float *logits, double temperature, double u)
 	return (unsigned char)best;
 }
 
+static size_t
+rows_of(size_t tokens)
+{
+	return (tokens + ROW_STEP - 1) / ROW_STEP * ROW_STEP;
+}
+
 int
 k3i_eval_text_init(struct k3i_eval_text *text, const struct k3_config *config, size_t most)
 {
-	size_t cap = (most + 63) / 64 * 64;
+	size_t cap = rows_of(most);
 
 	*text = (struct k3i_eval_text){.cap = cap, .rows = malloc(3 * cap * sizeof(int32_t))};
 	if (!text->rows)
 		return K3_ENOMEM;
 	for (size_t i = 0; i < cap; i++) {
 		text->rows[i] = (int32_t)config->pad;
-		text->rows[cap + i] = -100;
+		text->rows[cap + i] = K3_LABEL_IGNORED;
 		text->rows[2 * cap + i] = 1;
 	}
 	return K3_OK;
@@ -128,7 +136,7 @@ int
 k3i_eval_logits(struct k3_session *s, const struct k3i_eval_text *text, size_t n, float *logits)
 {
 	static const double hyper[K3_HYPER_LEN];
-	struct k3_layout layout = {.n_tokens = (n + 63) / 64 * 64,
+	struct k3_layout layout = {.n_tokens = rows_of(n),
 				   .doc_ids = text->rows + 2 * text->cap,
 				   .n_items = text->n_items,
 				   .grid = text->grid,

@@ -10,7 +10,8 @@
  * newest complete one).
  * @param cut_state  as in k3_plan_options: for tests
  * @param machine    whose rates the costs are; NULL: defaults
- * @param vision     with the tower, which the model must have then; else its weights are passed over
+ * @param vision     with the tower, which the model must have then; else its weights are
+ *                   passed over
  */
 int k3_eval_open(struct k3_session *session, const char *path, uint32_t tile_tokens,
 		 const struct k3_runtime_options *runtime, bool cut_state,
@@ -27,8 +28,8 @@ int k3_eval_generate(struct k3_session *session, const char *prompt, size_t n_by
 		     double temperature, uint64_t seed, unsigned char *out);
 
 /**
- * For the first documents with images of a data set (k3_data images): what the model writes greedily
- * after the last image, as a table with what stands there.
+ * For the first documents with images of a data set (k3_data images): what the model writes
+ * greedily after the last image, as a table with what stands there.
  * @param most    documents
  * @param tokens  most of a document; a longer one is refused
  * @return K3_OK, K3_EINVAL (no images, other patches or vocabulary than the model's; logged),

@@ -1,5 +1,5 @@
-/* Grids from an option.  The trap: whether a grid suits the model is the planner's to say, so only the
- * form is judged here. */
+/* Grids from an option.  The trap: whether a grid suits the model is the planner's to say, so
+ * only the form is judged here. */
 #include "images.h"
 
 #include <stdio.h>
@@ -66,7 +66,7 @@ k3_images_read(struct k3_images *images, const struct k3_config *config)
 			return K3_EINVAL;
 		}
 		images->row[images->n++] = (uint32_t)row;
-		row += (uint64_t)(g->h / v->merge_h) * (g->w / v->merge_w);
+		row += k3_grid_merged(g, v->merge_h, v->merge_w);
 		if (row > INT32_MAX) {
 			k3_error("drivers", "--images: %llu rows; allowed are %d",
 				 (unsigned long long)row, INT32_MAX);
@@ -81,7 +81,7 @@ int
 k3_images_fill(struct k3_images *images, const struct k3_config *config, uint64_t seed)
 {
 	uint64_t key = k3_rng_key("random pixels", seed);
-	size_t width = 3 * (size_t)config->vision.patch * config->vision.patch, n = 0, at = 0;
+	size_t width = k3_patch_values(config->vision.patch), n = 0, at = 0;
 
 	for (size_t i = 0; i < images->n; i++)
 		n += k3_grid_patches(&images->grid[i]) * width;

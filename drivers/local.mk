@@ -10,6 +10,8 @@ drivers_libdrivers_la_SOURCES = \
 	drivers/bench_step_child.c \
 	drivers/bench_step_run.c \
 	drivers/bench_vision.c \
+	drivers/bench_vision.h \
+	drivers/bench_vision_run.c \
 	drivers/calibrate.h \
 	drivers/calibrate_machine.c \
 	drivers/calibrate_model.c \
@@ -22,6 +24,8 @@ drivers_libdrivers_la_SOURCES = \
 	drivers/eval.h \
 	drivers/images.c \
 	drivers/images.h \
+	drivers/median.c \
+	drivers/median.h \
 	drivers/plan_tool.c \
 	drivers/plan_tool.h \
 	drivers/serial.c \
@@ -33,8 +37,10 @@ drivers_libdrivers_la_SOURCES = \
 	drivers/train_options.c \
 	drivers/train_run.c \
 	drivers/train_run.h \
+	drivers/train_vision.c \
 	drivers/verify.h \
 	drivers/verify_common.c \
+	drivers/verify_compare.c \
 	drivers/verify_gather.c \
 	drivers/verify_model.c \
 	drivers/verify_model.h \
@@ -42,6 +48,7 @@ drivers_libdrivers_la_SOURCES = \
 	drivers/verify_place.c \
 	drivers/verify_quantile.c \
 	drivers/verify_report.c \
+	drivers/verify_routes.c \
 	drivers/verify_train.c \
 	drivers/verify_vision.c
 

@@ -5,8 +5,8 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "../common/clock.h"
 #include "../common/status.h"
 #include "../tasks/codelets.h"
 
@@ -104,10 +104,7 @@ buffer_of(struct k3_serial *s, const struct k3_plan *plan, uint32_t datum)
 double
 k3i_thread_us(void)
 {
-	struct timespec t;
-
-	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-	return 1e6 * (double)t.tv_sec + 1e-3 * (double)t.tv_nsec;
+	return 1e6 * k3_clock_s(CLOCK_THREAD_CPUTIME_ID);
 }
 
 static int

@@ -9,8 +9,10 @@
 #include "../common/status.h"
 #include "../planner/choose.h"
 #include "../planner/plan_check.h"
+#include "../planner/vision_split.h"
 
-enum { CACHED_PLANS = 64 };
+/* Plans may be dropped when the clock has moved by PLAN_IS_OLD since their last use. */
+enum { CACHED_PLANS = 64, PLAN_IS_OLD = 4 };
 
 int
 k3_session_machine(struct k3_machine *machine, const char *file)
@@ -157,20 +159,13 @@ out:
 	return ret;
 }
 
-/* Ids are rows of the embedding table: a file with more of them would be read outside of it. */
-int
-k3_session_check_file(const struct k3_config *c, const struct k3_k3t *file, const char *path)
+/* Images: the tower's patches, frames that it has codes for, and rows that its features replace. */
+static int
+check_items(const struct k3_config *c, const struct k3_k3t *file, const char *path)
 {
 	const struct k3_vision_config *v = &c->vision;
 	const struct k3_k3t_patches *p = &file->patches;
 
-	if (file->ids.vocab > c->vocab) {
-		k3_error("drivers", "%s has %u tokens, the model has %u: at most that many may be",
-			 path, file->ids.vocab, c->vocab);
-		return K3_EINVAL;
-	}
-	if (file->n_items == 0)
-		return K3_OK;
 	if (!v->present) {
 		k3_error("drivers", "%s has %llu images, the model no vision tower", path,
 			 (unsigned long long)file->n_items);
@@ -183,52 +178,81 @@ k3_session_check_file(const struct k3_config *c, const struct k3_k3t *file, cons
 			 path, p->patch, p->merge_h, p->merge_w, v->patch, v->merge_h, v->merge_w);
 		return K3_EINVAL;
 	}
+	if (file->ids.placeholder != c->placeholder) {
+		k3_error("drivers", "%s has placeholders with id %u, the model's id is %u", path,
+			 file->ids.placeholder, c->placeholder);
+		return K3_EINVAL;
+	}
+	for (uint64_t i = 0; i < file->n_items; i++)
+		if (file->items[i].grid.t > v->max_frames) {
+			k3_error("drivers",
+				 "%s: item %llu has %u frames, the model knows %u at most", path,
+				 (unsigned long long)i, file->items[i].grid.t, v->max_frames);
+			return K3_EINVAL;
+		}
 	return K3_OK;
 }
 
+/* Ids are rows of the embedding table: a file with more of them would be read outside of it. */
+int
+k3_session_check_file(const struct k3_config *c, const struct k3_k3t *file, const char *path)
+{
+	if (file->ids.vocab > c->vocab) {
+		k3_error("drivers", "%s has %u tokens, the model has %u: at most that many may be",
+			 path, file->ids.vocab, c->vocab);
+		return K3_EINVAL;
+	}
+	return file->n_items > 0 ? check_items(c, file, path) : K3_OK;
+}
+
 uint64_t
-k3_session_merge_row(const struct k3_k3t *file)
+k3_session_least_tile(const struct k3_k3t *file)
 {
 	uint64_t most = 0;
 
 	for (uint64_t i = 0; i < file->n_items; i++) {
-		const struct k3_grid *g = &file->items[i].grid;
-		uint64_t patches = (uint64_t)g->t * file->patches.merge_h * g->w;
+		uint64_t patches =
+			k3_vision_least_patches(&file->items[i].grid, file->patches.merge_h);
 		most = patches > most ? patches : most;
 	}
 	return most;
 }
 
+/* For one pass in microbatches of `tokens`, each of which can hold any of its images. */
 static int
-open_data(struct k3_data *data, const struct k3_session *session, const char *path)
+open_data(struct k3_data *data, const struct k3_session *session, const char *path, size_t tokens)
 {
 	int ret;
 
 	K3_TRY(k3_data_open(data, path, 0, true));
-	ret = k3_session_check_file(&session->model->config, &data->file, path);
+	k3_data_set_max_patches(data, session->model->options.max_patches);
+	K3_TRY(k3_session_check_file(&session->model->config, &data->file, path));
+	ret = k3_data_require_items(data, path, tokens);
+out:
 	if (ret != K3_OK)
 		k3_data_close(data);
-out:
 	return ret;
 }
 
 int
-k3_session_check_data(const struct k3_session *session, const char *data_path)
+k3_session_check_data(const struct k3_session *session, const char *data_path, size_t tokens)
 {
 	struct k3_data data = {0};
 	const struct k3_plan_options *o = &session->model->options;
-	uint64_t i = 0, row;
+	uint64_t i = 0, least;
 	int ret;
 
-	K3_TRY(open_data(&data, session, data_path));
-	row = k3_session_merge_row(&data.file);
-	if (o->max_patches && row > o->vision_patches) {
+	K3_TRY(open_data(&data, session, data_path, tokens));
+	least = k3_session_least_tile(&data.file);
+	if (o->max_patches && least > o->vision_patches) {
 		k3_error("drivers",
-			 "%s: a merge row of an image has %llu patches, a vision tile %u "
+			 "%s: its images need vision tiles of %llu patches, they have %u "
 			 "(--vision-patches)",
-			 data_path, (unsigned long long)row, o->vision_patches);
+			 data_path, (unsigned long long)least, o->vision_patches);
 		K3_TRY(K3_EINVAL);
 	}
+	k3_data_set_max_patches(&data, o->max_patches);
+	K3_TRY(k3_data_require_items(&data, data_path, tokens));
 	while (i < data.file.n_tokens && !k3_k3t_counts(&data.file, i))
 		i++;
 	if (i == data.file.n_tokens) {
@@ -254,13 +278,10 @@ k3_session_eval(struct k3_session *session, const char *data_path, size_t tokens
 
 	memset(result, 0, sizeof(*result));
 	K3_TRY(ret);
-	K3_TRY(open_data(&data, session, data_path));
-	if (data.file.n_items > 0) {
+	K3_TRY(open_data(&data, session, data_path, tokens));
+	if (data.file.n_items > 0)
 		K3_TRY(k3_data_items_init(&items, tokens));
-		k3_data_set_max_patches(&data, session->model->options.max_patches);
-		K3_TRY(k3_data_require_items(&data, data_path, tokens));
-	}
-	session->clock += 4; /* plans of training are old by now */
+	session->clock += PLAN_IS_OLD; /* those of training */
 	k3_runtime_step(session->runtime, -1, -1);
 	for (;;) {
 		K3_TRY(k3_data_next(&data, tokens, rows, rows + tokens, rows + 2 * tokens, &valid,
@@ -269,7 +290,7 @@ k3_session_eval(struct k3_session *session, const char *data_path, size_t tokens
 			break; /* the pass is over */
 		K3_TRY(submit_eval(session, rows, &items, tokens, first));
 		k3_runtime_drain(session->runtime); /* the rows are filled anew */
-		session->clock += 4;
+		session->clock += PLAN_IS_OLD;
 		first = false;
 	}
 	if (!first)

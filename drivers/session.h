@@ -104,13 +104,17 @@ int k3_session_optimizer(struct k3_session *session, uint32_t parity, const stru
 struct k3_eval_result {
 	double loss_sum, tokens, correct; /* over counted labels */
 };
-/** Can the model take the tokens and images of an open data set? @return K3_OK, K3_EINVAL (logged) */
+/** Can the model take the tokens and images of an open data set, with these ids and frames?
+ * @return K3_OK, K3_EINVAL (logged) */
 int k3_session_check_file(const struct k3_config *config, const struct k3_k3t *file,
 			  const char *path);
-/** Patches of the largest merge row of all images: a vision tile must hold that many. */
-uint64_t k3_session_merge_row(const struct k3_k3t *file);
-/** Can the dataset be read, has the model all of its tokens, and counts the loss of any? */
-int k3_session_check_data(const struct k3_session *session, const char *data_path);
+/** Patches that a vision tile must hold for all images: of a merge row, and more where an image
+ * would have too many tiles (k3_vision_least_patches). */
+uint64_t k3_session_least_tile(const struct k3_k3t *file);
+/** Can the dataset be read, has the model all of its tokens, do its images fit in microbatches of
+ * `tokens` and in the plan's tiles, and counts the loss of any token?
+ * @return K3_OK, or what is refused, logged with both values */
+int k3_session_check_data(const struct k3_session *session, const char *data_path, size_t tokens);
 /** Loss over a dataset, once, in microbatches of `tokens`; drained. The mean is taken over labels,
  * not over batches. */
 int k3_session_eval(struct k3_session *session, const char *data_path, size_t tokens,

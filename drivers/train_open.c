@@ -1,4 +1,5 @@
-/* Before the first step: data, model, memory, values; everything that can be refused is refused here. */
+/* Before the first step: data, model, memory, values; everything that can be refused is refused
+ * here. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,12 +12,16 @@
 #include "../planner/plan_check.h"
 #include "train_run.h"
 
-enum { DEFAULT_TILE_PATCHES = 256 };
-
 static uint64_t
 gib_bytes(double gib)
 {
 	return (uint64_t)(gib * (1u << 30));
+}
+
+static uint64_t
+machine_bytes(void)
+{
+	return (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
 static enum k3_balance_rule
@@ -25,69 +30,6 @@ rule_of(const char *name)
 	return strcmp(name, "none") == 0   ? K3_BALANCE_NONE
 	       : strcmp(name, "sign") == 0 ? K3_BALANCE_SIGN
 					   : K3_BALANCE_QUANTILE;
-}
-
-/* A tile holds a merge row of any image at least. */
-static int
-choose_vision_tile(struct k3i_trainer *t)
-{
-	const struct k3_train_options *o = t->options;
-	uint64_t row = k3_session_merge_row(&t->data.file);
-
-	if (o->vision_patches && row > (uint64_t)o->vision_patches) {
-		k3_error("drivers",
-			 "--vision-patches %lld: a merge row of the data's images has %llu",
-			 o->vision_patches, (unsigned long long)row);
-		return K3_EINVAL;
-	}
-	t->vision_patches = (uint32_t)o->vision_patches;
-	if (!t->vision_patches)
-		t->vision_patches =
-			row > DEFAULT_TILE_PATCHES ? (uint32_t)row : DEFAULT_TILE_PATCHES;
-	return K3_OK;
-}
-
-/* Is the tower trained, and on how many patches at most? */
-static int
-choose_vision(struct k3i_trainer *t)
-{
-	const struct k3_train_options *o = t->options;
-	const struct k3_k3t *file = &t->data.file;
-	struct k3_vision_config *v = &t->config.vision;
-	bool on = strcmp(o->vision, "on") == 0;
-	int ret = K3_OK;
-
-	if (strcmp(o->vision, "auto") == 0)
-		on = file->n_items > 0;
-	if (on && !v->present) {
-		k3_error("drivers", "model %s has no vision tower%s", t->config.name,
-			 file->n_items > 0 ? ", and the data have images" : " (--vision on)");
-		K3_TRY(K3_EINVAL);
-	}
-	if (!on && file->n_items > 0) {
-		k3_error("drivers", "--vision off: %s has %llu images", o->data,
-			 (unsigned long long)file->n_items);
-		K3_TRY(K3_EINVAL);
-	}
-	if (!on && v->present)
-		k3_info("drivers",
-			"no images: the vision tower is left out (--vision on keeps it)");
-	v->present = on;
-	if (!on)
-		return K3_OK;
-	K3_TRY(k3_session_check_file(&t->config, file, o->data));
-	K3_TRY(choose_vision_tile(t));
-	t->max_patches = (uint64_t)o->max_patches;
-	if (!t->max_patches)
-		t->max_patches = (uint64_t)v->merge_h * v->merge_w * (uint64_t)o->tokens;
-	for (uint64_t i = 0; !o->max_patches && i < file->n_items; i++) {
-		uint64_t patches = k3_grid_patches(&file->items[i].grid);
-		t->max_patches = patches > t->max_patches ? patches : t->max_patches;
-	}
-	k3_data_set_max_patches(&t->data, t->max_patches);
-	K3_TRY(k3_data_require_items(&t->data, o->data, (size_t)o->tokens));
-out:
-	return ret;
 }
 
 /* Buffers of the steps in flight. */
@@ -138,7 +80,7 @@ make_config(struct k3i_trainer *t)
 		c->pad = t->data.file.ids.pad;
 	if (t->data.file.ids.placeholder != none)
 		c->placeholder = t->data.file.ids.placeholder;
-	K3_TRY(choose_vision(t));
+	K3_TRY(k3i_train_choose_vision(t));
 	K3_TRY(k3_config_check(c));
 out:
 	return ret;
@@ -200,7 +142,8 @@ out:
 	return ret;
 }
 
-/* Slots depend neither on the documents nor on the images, so one layout tells the bound of the run. */
+/* Slots depend neither on the documents nor on the images, so one layout tells the bound of the
+ * run. */
 static int
 check_memory(struct k3i_trainer *t)
 {
@@ -213,8 +156,14 @@ check_memory(struct k3i_trainer *t)
 	K3_TRY(k3_memory_run(&memory, model, &shape));
 	k3_info("drivers", "plan: at most %.1f MiB in handles",
 		(double)k3_memory_bound(&memory) / 1048576);
-	if (o->memory > 0)
+	if (o->memory > 0) {
 		K3_TRY(k3_plan_check_memory(&memory, gib_bytes(o->memory), model));
+	} else if (k3_plan_check_memory(&memory, machine_bytes(), model) != K3_OK) {
+		/* StarPU would wait for memory for ever, or the system would end the run */
+		k3_error("drivers",
+			 "that limit is the machine's memory; --memory GIB sets another");
+		K3_TRY(K3_ELIMIT);
+	}
 out:
 	k3_memory_fini(&memory);
 	return ret;
@@ -293,8 +242,17 @@ out:
 static int
 open_eval_log(struct k3i_trainer *t)
 {
-	const char *path = t->options->eval_log;
+	const struct k3_train_options *o = t->options;
+	const char *path = o->eval_log, *read[] = {o->data, o->eval_data};
 
+	for (size_t i = 0; i < sizeof(read) / sizeof(read[0]); i++)
+		if (k3_fs_is_same(path, read[i])) {
+			k3_error("drivers",
+				 "--eval-log %s: would replace the data that are read; "
+				 "allowed: another file",
+				 path);
+			return K3_EINVAL;
+		}
 	t->eval_log = fopen(path, t->state->step > 0 ? "a" : "w");
 	if (!t->eval_log) {
 		k3_error("drivers", "--eval-log %s: %s", path, strerror(errno));
@@ -342,11 +300,12 @@ k3i_train_open(struct k3i_trainer *t, const char *folder)
 	if (o->cut_state)
 		k3_warn("drivers", "--cut-state is for tests: no state passes from tile to tile");
 	if (o->eval_data)
-		K3_TRY(k3_session_check_data(&t->session, o->eval_data));
-	if (o->eval_log)
-		K3_TRY(open_eval_log(t));
+		K3_TRY(k3_session_check_data(&t->session, o->eval_data, (size_t)o->tokens));
 	K3_TRY(check_memory(t));
 	K3_TRY(start_values(t, folder));
+	/* last: a run that is refused leaves the table of an earlier one as it is */
+	if (o->eval_log)
+		K3_TRY(open_eval_log(t));
 out:
 	return ret;
 }

@@ -8,8 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "../common/clock.h"
 #include "../common/log.h"
 #include "../common/rng.h"
 #include "../common/schedule.h"
@@ -23,15 +23,6 @@ static void
 on_signal(int signal)
 {
 	stop_signal = signal;
-}
-
-static double
-now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 /* Reads the microbatches of a step and fills its scalars. */
@@ -128,7 +119,7 @@ finish_step(struct k3i_trainer *t, uint64_t step)
 
 	K3_TRY(k3_store_datum_read(t->session.store, NULL, t->session.model->step_out[step & 1],
 				   out));
-	double time = now(), ms = (time - t->last_time) * 1e3;
+	double time = k3_clock_s(CLOCK_MONOTONIC), ms = (time - t->last_time) * 1e3;
 	t->last_time = time;
 	if (t->options->fingerprint)
 		K3_TRY(fingerprint(t, &print));
@@ -161,7 +152,7 @@ out:
 static int
 save(struct k3i_trainer *t)
 {
-	double start = now();
+	double start = k3_clock_s(CLOCK_MONOTONIC);
 	char *json = k3_run_state_json(t->state, t->options, k3_runtime_version(t->session.runtime),
 				       k3_runtime_blas(t->session.runtime));
 	int ret = json ? K3_OK : K3_ENOMEM;
@@ -173,8 +164,8 @@ save(struct k3i_trainer *t)
 	K3_TRY(k3_checkpoint_save(t->session.store, t->options->save, t->state->step, json, 0));
 	t->saved_step = t->state->step;
 	k3_info("drivers", "checkpoint %s/step-%06llu in %.2f s", t->options->save,
-		(unsigned long long)t->state->step, now() - start);
-	t->last_time += now() - start;
+		(unsigned long long)t->state->step, k3_clock_s(CLOCK_MONOTONIC) - start);
+	t->last_time += k3_clock_s(CLOCK_MONOTONIC) - start;
 out:
 	free(json);
 	return ret;
@@ -184,7 +175,7 @@ static int
 evaluate(struct k3i_trainer *t)
 {
 	struct k3_eval_result r;
-	double start = now();
+	double start = k3_clock_s(CLOCK_MONOTONIC);
 	int ret;
 
 	K3_TRY(k3_session_eval(&t->session, t->options->eval_data, (size_t)t->options->tokens, &r));
@@ -200,7 +191,7 @@ evaluate(struct k3i_trainer *t)
 			K3_TRY(K3_EIO);
 		}
 	}
-	t->last_time += now() - start;
+	t->last_time += k3_clock_s(CLOCK_MONOTONIC) - start;
 out:
 	return ret;
 }
@@ -248,7 +239,7 @@ loop(struct k3i_trainer *t)
 	       o->fingerprint ? "\tfingerprint" : "");
 	fflush(stdout);
 	k3_usage_begin();
-	t->last_time = now();
+	t->last_time = k3_clock_s(CLOCK_MONOTONIC);
 	while (t->state->step < last && !stop_signal) {
 		if (submitted == t->state->step)
 			K3_TRY(submit_step(t, submitted++));

@@ -27,6 +27,9 @@ struct k3i_trainer {
 	int failed;
 };
 
+/** Decides by --vision and the data whether the model keeps its tower; limits of patches.
+ * @return K3_OK, K3_EINVAL, K3_ELIMIT (logged with both values) */
+int k3i_train_choose_vision(struct k3i_trainer *trainer);
 /** Opens data, model and session and sets the initial values, or those of a checkpoint folder.
  * What is open then is closed by the caller, also after a failure. */
 int k3i_train_open(struct k3i_trainer *trainer, const char *folder);

@@ -74,8 +74,8 @@ void k3_verify_compare_ints(struct k3_verify_report *report, const char *cls, co
 bool k3_verify_compared(const struct k3_verify_report *report, const char *name);
 /** A tensor that should be there and is not. */
 void k3_verify_missing(struct k3_verify_report *report, const char *cls, const char *name);
-/** Prints the table of a file and the first place that differs; adds to passed and failed, and drops
- * the entries unless values are kept. */
+/** Prints the table of a file and the first place that differs; adds to passed and failed, and
+ * drops the entries unless values are kept. */
 void k3_verify_print(struct k3_verify_report *report, const char *file, FILE *out);
 
 /** Runs one file of any kind; K3_OK also when classes failed. */

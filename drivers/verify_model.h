@@ -28,8 +28,10 @@ struct k3i_verify_case {
 /** Rows of a kept datum, text tile after text tile (and sub-tile after sub-tile), as malloc'ed
  * doubles. */
 double *k3i_verify_gather(struct k3i_verify_case *c, const char *what, int layer, size_t *n);
-/** A result that the format promises and the file lacks is reported as missing; layer -1: none. */
-void k3i_verify_require(struct k3i_verify_case *c, const char *cls, int layer);
+/** Compares all that the file holds. */
+void k3i_verify_compare(struct k3i_verify_case *c);
+/** The routes of a layer. */
+void k3i_verify_routes(struct k3i_verify_case *c, int layer);
 
 /** Reads grids and pixels and finds the items' rows among the ids.
  * @return K3_OK, K3_EFORMAT, K3_EINVAL (logged), K3_ENOMEM */

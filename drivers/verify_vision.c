@@ -59,7 +59,7 @@ read_pixels(struct k3i_verify_case *c)
 {
 	struct k3i_verify_items *items = &c->items;
 	const struct k3_st_tensor *t = k3_st_find(c->st, "input.pixels");
-	size_t pixels = 3 * (size_t)c->config.vision.patch * c->config.vision.patch, patch0 = 0;
+	size_t pixels = k3_patch_values(c->config.vision.patch), patch0 = 0;
 
 	if (items->n == 0)
 		return K3_OK;
@@ -93,17 +93,14 @@ find_rows(struct k3i_verify_case *c)
 	for (size_t i = 0; v->present && i < c->t; i++)
 		there += c->ids[i] == (int32_t)c->config.placeholder;
 	for (size_t i = 0; i < items->n; i++)
-		items->n_merged +=
-			(size_t)(items->grid[i].h / v->merge_h) * (items->grid[i].w / v->merge_w);
+		items->n_merged += k3_grid_merged(&items->grid[i], v->merge_h, v->merge_w);
 	if (there != items->n_merged) {
 		k3_error("drivers", "%zu placeholders (id %u) for %zu features of %zu images",
 			 there, c->config.placeholder, items->n_merged, items->n);
 		return K3_EINVAL;
 	}
 	for (size_t i = 0; i < items->n; i++) {
-		size_t m = (size_t)(items->grid[i].h / v->merge_h) *
-			   (items->grid[i].w / v->merge_w),
-		       end;
+		size_t m = k3_grid_merged(&items->grid[i], v->merge_h, v->merge_w), end;
 		while (at < c->t && c->ids[at] != (int32_t)c->config.placeholder)
 			at++;
 		for (end = at;
@@ -151,12 +148,11 @@ place_patches(const struct k3i_verify_case *c, const int32_t *layout, const floa
 {
 	for (int32_t p = 0; p < layout[K3_VL_PARTS]; p++) {
 		const int32_t *part = k3_vit_part(layout, p);
-		size_t run = (size_t)part[K3_VP_ROWS] * (size_t)part[K3_VP_W], patch0 = 0;
+		size_t run = k3_vit_frame_patches(part), patch0 = 0;
 		for (int32_t i = 0; i < part[K3_VP_ITEM]; i++)
 			patch0 += k3_grid_patches(&c->items.grid[i]);
 		for (int32_t f = 0; f < part[K3_VP_T]; f++) {
-			size_t to = patch0 + (size_t)f * (size_t)(part[K3_VP_H] * part[K3_VP_W]) +
-				    (size_t)part[K3_VP_ROW0] * (size_t)part[K3_VP_W],
+			size_t to = patch0 + k3_vit_item_patch(part, f),
 			       from = (size_t)part[K3_VP_PATCH0] + (size_t)f * run;
 			for (size_t k = 0; k < run * width; k++)
 				out[to * width + k] = (double)rows[from * width + k];
@@ -173,7 +169,8 @@ layout_of(const struct k3_plan *plan, int32_t tile)
 	return NULL;
 }
 
-/* A kept datum of all vision tiles in the file's order, malloc'ed; NULL: some of it is not there. */
+/* A kept datum of all vision tiles in the file's order, malloc'ed; NULL: some of it is not
+ * there. */
 static double *
 gather_tiles(struct k3i_verify_case *c, const char *what, int block, bool merged, size_t *n)
 {

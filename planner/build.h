@@ -41,8 +41,8 @@ uint32_t k3i_data(struct k3_builder *b, const char *what, enum k3_data_kind kind
 		  enum k3_dtype dtype, int layer, int tile, int index, size_t rows,
 		  size_t nominal_rows, size_t row_elems);
 
-/** Begins a task and takes its position; args of args_bytes are zeroed.  In phantom mode that is all:
- * what follows up to k3i_task_end extends lifetimes, without an access. */
+/** Begins a task and takes its position; args of args_bytes are zeroed.  In phantom mode that is
+ * all: what follows up to k3i_task_end extends lifetimes, without an access. */
 void *k3i_task(struct k3_builder *b, enum k3_op op, int layer, int tile, int group,
 	       size_t args_bytes);
 /** Ends it: writes the number of buffers into the arguments, adds cost. bytes 0: k3i_moved_bytes of

@@ -214,6 +214,8 @@ k3_choose(struct k3_choice *choice, const struct k3_config *config,
 		s.options.machine = &machine;
 	}
 	s.workers = s.options.machine->cores;
+	/* the text alone decides: the tower is cut by vision_patches, and the order of text
+	 * tiles in time is the same beside it */
 	probe.vision.present = false;
 	s.options.vision = false;
 	K3_TRY(k3_config_set_layers(&probe, probe_layers(config)));

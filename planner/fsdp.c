@@ -191,8 +191,8 @@ n_expert_parts(const struct k3_builder *b, int layer)
 	return i < 0 ? 0 : (int)b->model->params.param[i].n_blocks;
 }
 
-/* What the walk opens after `part`: vision, embedding, layers with their expert groups, root, head; then
- * root, layers, vision backward. */
+/* What the walk opens after `part`: vision, embedding, layers with their expert groups, root,
+ * head; then root, layers, vision backward. */
 static bool
 next_part(const struct k3_builder *b, const struct k3i_fsdp *f, struct part *part)
 {

@@ -34,7 +34,7 @@ choose_vision(struct k3_plan_options *o, const struct k3_config *c)
 	uint32_t merge = c->vision.merge_h * c->vision.merge_w;
 
 	if (!o->vision_patches)
-		o->vision_patches = 256;
+		o->vision_patches = K3_VISION_TILE_PATCHES;
 	if (!o->vision)
 		return K3_OK;
 	if (!c->vision.present) {
@@ -45,6 +45,13 @@ choose_vision(struct k3_plan_options *o, const struct k3_config *c)
 		k3_error("planner",
 			 "vision tiles of %u patches, %llu in a microbatch: a merged token has %u",
 			 o->vision_patches, (unsigned long long)o->max_patches, merge);
+		return K3_EINVAL;
+	}
+	if (o->vision_patches > K3_VISION_MOST_PATCHES || o->max_patches > K3_VISION_MOST_PATCHES) {
+		k3_error("planner",
+			 "vision tiles of %u patches, %llu in a microbatch: allowed are %d",
+			 o->vision_patches, (unsigned long long)o->max_patches,
+			 K3_VISION_MOST_PATCHES);
 		return K3_EINVAL;
 	}
 	if (o->max_patches && o->vision_bands) {

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../common/grid.h"
 #include "../common/log.h"
 #include "../common/status.h"
 
@@ -251,7 +252,7 @@ add_vision(struct table *t, const struct k3_config *c)
 {
 	const struct k3_vision_config *v = &c->vision;
 	size_t w = v->width, m = (size_t)v->merge_h * v->merge_w * w,
-	       pixels = 3 * (size_t)v->patch * v->patch;
+	       pixels = k3_patch_values(v->patch);
 	const enum k3_unit u = K3_UNIT_VISION;
 
 	set_dims(add(t, K3_P_VIT_PATCH, -1, u, w, pixels, TOWER "patch_embed.proj.weight"), 4, w, 3,

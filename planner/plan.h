@@ -264,8 +264,8 @@ struct k3_microbatch {
 	bool keep;	     /* prefixes, routes, logits and their gradients stay readable */
 	bool keep_logits;    /* only the logits */
 	bool count;	     /* expert loads are counted (training) */
-	/* to measure vision alone: embeddings and tower without the text layers; the loss is half the
-	 * square of the embeddings, which are their own gradient */
+	/* to measure vision alone: embeddings and tower without the text layers; the loss is
+	 * half the square of the embeddings, which are their own gradient */
 	bool tower;
 };
 

@@ -2,8 +2,8 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "../common/clock.h"
 #include "../common/rng.h"
 #include "../common/status.h"
 #include "plan_check.h"
@@ -68,15 +68,6 @@ drop_oldest(struct k3_plan_cache *cache, uint64_t step)
 	cache->entry[oldest] = cache->entry[--cache->n];
 }
 
-static double
-now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 int
 k3_plan_cache_get(struct k3_plan_cache *cache, const struct k3_layout *layout,
 		  const struct k3_microbatch *what, uint64_t step, const struct k3_plan **plan)
@@ -93,10 +84,10 @@ k3_plan_cache_get(struct k3_plan_cache *cache, const struct k3_layout *layout,
 		*plan = cache->entry[i].plan;
 		return K3_OK;
 	}
-	double start = now();
+	double start = k3_clock_s(CLOCK_MONOTONIC);
 	K3_TRY(k3_plan_microbatch(&fresh, cache->model, layout, what));
 	K3_TRY(k3_plan_check(fresh));
-	cache->seconds += now() - start;
+	cache->seconds += k3_clock_s(CLOCK_MONOTONIC) - start;
 	cache->built++;
 	if (cache->n >= cache->most && cache->n > 0)
 		drop_oldest(cache, step);

@@ -106,8 +106,8 @@ check_access(struct walk *w, uint32_t task, const struct k3_access *a)
 	return K3_OK;
 }
 
-/* What every rank receives, needed or not: collectives do not depend on documents and images, nor do
- * the masks of other ranks' rows.  The tower is gathered whole for its backward pass. */
+/* What every rank receives, needed or not: collectives do not depend on documents and images,
+ * nor do the masks of other ranks' rows.  The tower is gathered whole for its backward pass. */
 static bool
 may_be_unread(const struct walk *w, const struct k3_task *t, const struct k3_datum *d)
 {
@@ -116,7 +116,6 @@ may_be_unread(const struct walk *w, const struct k3_task *t, const struct k3_dat
 	if (t->op == K3_OP_GATHER_PARAMS)
 		return t->pass == K3_PASS_BACKWARD &&
 		       w->plan->model->params.param[d->param].unit == K3_UNIT_VISION;
-
 	if (t->op == K3_OP_BATCH_LOAD)
 		return load && load->layout_only;
 	return t->op == K3_OP_KDA_STATE_GATHER || t->op == K3_OP_GATHER_KV;

@@ -1,10 +1,10 @@
-/* Vision in the plan (model.md 6): every microbatch runs the tower once, over its items or over a
- * placeholder of one merged token, so that the collectives of a rank do not depend on its images.  A
- * placeholder has no gradient: the parameters get exact zeros from a task of their own, whatever the
- * weights hold.
+/* Vision in the plan (model.md 6): every microbatch runs the tower once, over its items or over
+ * a placeholder of one merged token, so that the collectives of a rank do not depend on its
+ * images.  A placeholder has no gradient: the parameters get exact zeros from a task of their
+ * own, whatever the weights hold.
  *
- * Order: operation by operation, tile by tile; forward tiles ascend, backward tiles descend.  A vision
- * tile attends to the tiles that share an item with it, which are its neighbours. */
+ * Order: operation by operation, tile by tile; forward tiles ascend, backward tiles descend.  A
+ * vision tile attends to the tiles that share an item with it, which are its neighbours. */
 #include "../common/log.h"
 #include "../common/status.h"
 #include "vision.h"
@@ -13,6 +13,7 @@
 static const int32_t *
 map_of(struct k3i_walk *w, size_t i, const struct k3_layout *layout)
 {
+	const struct k3_vision_config *c = &w->c->vision;
 	const struct k3_tile *t = k3i_tile(w, i);
 	int32_t *map = k3i_arena_alloc(w->b->plan->arena, t->rows * sizeof(*map)), merged = 0;
 
@@ -23,7 +24,8 @@ map_of(struct k3i_walk *w, size_t i, const struct k3_layout *layout)
 	for (size_t r = 0; r < t->rows; r++)
 		map[r] = -1;
 	for (size_t k = 0; k < layout->n_items; k++) {
-		size_t n = k3i_grid_merged(w->c, &layout->grid[k]), row = layout->item_row[k];
+		size_t n = k3_grid_merged(&layout->grid[k], c->merge_h, c->merge_w),
+		       row = layout->item_row[k];
 		for (size_t m = 0; m < n; m++, merged++)
 			if (row + m >= t->row0 && row + m < t->row0 + t->rows)
 				map[row + m - t->row0] = merged;
@@ -37,8 +39,7 @@ k3i_vision_load(struct k3i_walk *w, int block, size_t i)
 	struct k3i_vision *v = w->vision;
 	struct k3_builder *b = w->b;
 	const struct k3i_vtile *t = k3i_vtile(w, i);
-	size_t pixels = 3 * (size_t)v->c->patch * v->c->patch,
-	       layout_len = k3_vit_layout_len(t->parts);
+	size_t pixels = k3_patch_values(v->c->patch), layout_len = k3_vit_layout_len(t->parts);
 	struct k3_vit_load_args *a = k3i_task(b, K3_OP_VIT_LOAD, -1, (int)i, block, sizeof(*a));
 
 	*a = (struct k3_vit_load_args){.n = t->n,

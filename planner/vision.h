@@ -1,5 +1,5 @@
-/* Parts of the vision walk (inside planner/): vision.c joins the tower to the text, vision_fwd.c and
- * vision_bwd.c walk through it. */
+/* Parts of the vision walk (inside planner/): vision.c joins the tower to the text, vision_fwd.c
+ * and vision_bwd.c walk through it. */
 #ifndef K3_PLANNER_VISION_H
 #define K3_PLANNER_VISION_H
 #include "text.h"
@@ -16,7 +16,8 @@ struct k3i_vision {
 	struct k3i_vit_block *block; /* [layers] */
 	uint32_t *x;		     /* of the next block, at last the tower's output */
 	uint32_t *xf, *rstd_final, *z, *u, *s, *rstd, *features;
-	/* backward: of the features, of the merged tokens, of the patches; of this block's inner values */
+	/* backward: of the features, of the merged tokens, of the patches; of this block's inner
+	 * values */
 	uint32_t *dy, *dz, *dx, *dmid, *dout, *delta, *dq, *dkv;
 	const int32_t **map_rows; /* [own tile] */
 };
@@ -43,15 +44,15 @@ k3i_vtiles_n(const struct k3i_walk *w)
 
 /* Part of a walk: one operation on one tile; block -1: none. */
 typedef void (*k3i_vit_step)(struct k3i_walk *w, int block, size_t tile);
-/** A step on every tile, ascending; on phantoms it leaves positions and lifetimes alone. */
+/** A step on every tile, ascending; a phantom takes its positions and prolongs lives, no more. */
 void k3i_vit_up(struct k3i_walk *w, int block, k3i_vit_step step);
 /** The same descending; a placeholder's tile is a phantom here. */
 void k3i_vit_down(struct k3i_walk *w, int block, k3i_vit_step step);
 /** Every tile's datum lives to the current position at least. */
 void k3i_vit_touch(struct k3i_walk *w, const uint32_t *datum);
 
-/** Patches x row_elems of tile i; saved: only the backward pass reads it, so it is work space without
- * one. */
+/** Patches x row_elems of tile i; saved: only the backward pass reads it, so it is work space
+ * without one. */
 uint32_t k3i_vit_patch_data(struct k3i_walk *w, const char *what, size_t i, int block,
 			    size_t row_elems, bool saved);
 /** The same by merged tokens. */
@@ -64,6 +65,7 @@ void k3i_vit_keep(struct k3i_walk *w, const uint32_t *datum);
 struct k3_vit_embed_args k3i_vit_embed_args(const struct k3i_walk *w, size_t i);
 struct k3_vit_qkv_args k3i_vit_qkv_args(const struct k3i_walk *w, size_t i);
 struct k3_vit_attn_args k3i_vit_attn_args(const struct k3i_walk *w, size_t i);
+struct k3_vit_out_args k3i_vit_out_args(const struct k3i_walk *w, size_t i);
 struct k3_vit_mlp_args k3i_vit_mlp_args(const struct k3i_walk *w, size_t i);
 struct k3_vit_merge_args k3i_vit_merge_args(const struct k3i_walk *w, size_t i);
 struct k3_vit_project_args k3i_vit_project_args(const struct k3i_walk *w, size_t i);
@@ -81,8 +83,8 @@ void k3i_vision_load(struct k3i_walk *w, int block, size_t i);
 bool k3i_vision_is_read(const struct k3i_walk *w, size_t j);
 /** Gradient of the features of tile j. */
 void k3i_vision_scatter_bwd(struct k3i_walk *w, int block, size_t j);
-/** What a placeholder gives the parameters of the tower, exact zeros; with images the positions of that
- * alone. */
+/** What a placeholder gives the parameters of the tower, exact zeros; with images the positions
+ * of that alone. */
 void k3i_vision_zero_grads(struct k3i_walk *w);
 
 #endif

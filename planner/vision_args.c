@@ -1,9 +1,7 @@
-/* Data and arguments that both walks of the vision tower use.  The trap: data are sized by a full tile,
- * whatever the images are. */
+/* Data and arguments that both walks of the vision tower use.  The trap: data are sized by a
+ * full tile, whatever the images are. */
 #include "vision.h"
 
-/* Patches x row_elems of tile i.  What only the backward pass reads is work space without one; the
- * placeholder's result is read by nobody. */
 uint32_t
 k3i_vit_patch_data(struct k3i_walk *w, const char *what, size_t i, int block, size_t row_elems,
 		   bool saved)
@@ -62,7 +60,7 @@ k3i_vit_embed_args(const struct k3i_walk *w, size_t i)
 
 	return (struct k3_vit_embed_args){.n = k3i_vtile(w, i)->n,
 					  .d = c->width,
-					  .pixels = 3 * (size_t)c->patch * c->patch,
+					  .pixels = k3_patch_values(c->patch),
 					  .table_h = c->table_h,
 					  .table_w = c->table_w};
 }
@@ -89,6 +87,15 @@ k3i_vit_attn_args(const struct k3i_walk *w, size_t i)
 		.dq = c->qkv_width,
 		.h = c->heads,
 		.scale = 1.0f / __builtin_sqrtf((float)c->qkv_width / (float)c->heads)};
+}
+
+struct k3_vit_out_args
+k3i_vit_out_args(const struct k3i_walk *w, size_t i)
+{
+	const struct k3_vision_config *c = w->vision->c;
+
+	return (struct k3_vit_out_args){
+		.n = k3i_vtile(w, i)->n, .d = c->width, .dq = c->qkv_width, .h = c->heads};
 }
 
 struct k3_vit_mlp_args
@@ -136,7 +143,6 @@ k3i_vit_project_flops(const struct k3_vit_project_args *a)
 	return 2.0 * (double)a->m * (double)a->c * (double)(a->c + a->dt);
 }
 
-/* Patches of a pair of tiles that see each other: query times key, summed over the items. */
 double
 k3i_vit_pair_patches(const struct k3i_walk *w, size_t i, size_t j)
 {
@@ -148,8 +154,8 @@ k3i_vit_pair_patches(const struct k3i_walk *w, size_t i, size_t j)
 			const int32_t *a = k3_vit_part(q->layout, (int32_t)p),
 				      *e = k3_vit_part(k->layout, (int32_t)r);
 			if (a[K3_VP_ITEM] == e[K3_VP_ITEM])
-				pairs += (double)a[K3_VP_T] * a[K3_VP_ROWS] * a[K3_VP_W] *
-					 e[K3_VP_T] * e[K3_VP_ROWS] * e[K3_VP_W];
+				pairs += (double)k3_vit_part_patches(a) *
+					 (double)k3_vit_part_patches(e);
 		}
 	return pairs;
 }

@@ -112,11 +112,9 @@ static void
 out_bwd(struct k3i_walk *w, int block, size_t i)
 {
 	struct k3_builder *b = w->b;
-	const struct k3_vision_config *c = w->vision->c;
 	struct k3i_vision *v = w->vision;
 	struct k3i_vit_block *bd = &v->block[block];
-	struct k3_vit_out_args base = {
-		.n = k3i_vtile(w, i)->n, .d = c->width, .dq = c->qkv_width, .h = c->heads};
+	struct k3_vit_out_args base = k3i_vit_out_args(w, i);
 	double flops = 2.0 * (double)(base.n * base.d * base.dq);
 
 	v->dout[i] = k3i_vit_patch_data(w, "dvit_o", i, block, base.dq, false);
@@ -215,8 +213,8 @@ attn_bwd(struct k3i_walk *w, int block, size_t i)
 		attn_pair_bwd(w, block, i, j);
 }
 
-/* Pairs of attention depend on the images: every tile meets itself at least, and more work space than
- * K3I_WORK_AHEAD pairs take is never held, so the sweep has at least so many positions. */
+/* Pairs of attention depend on the images: every tile meets itself at least, and more work space
+ * than K3I_WORK_AHEAD pairs take is never held, so the sweep has at least so many positions. */
 static void
 pad_pairs(struct k3i_walk *w)
 {

@@ -1,6 +1,6 @@
-/* Forward walk of the tower and the projector, block by block.  The trap: the attention of a tile waits
- * for the products of all tiles that share an item with it, so each operation goes over all tiles before
- * the next one. */
+/* Forward walk of the tower and the projector, block by block.  The trap: the attention of a
+ * tile waits for the products of all tiles that share an item with it, so each operation goes
+ * over all tiles before the next one. */
 #include "../common/status.h"
 #include "vision.h"
 
@@ -74,17 +74,16 @@ out_fwd(struct k3i_walk *w, int block, size_t i)
 {
 	struct k3_builder *b = w->b;
 	struct k3i_vit_block *bd = &w->vision->block[block];
-	const struct k3_vision_config *c = w->vision->c;
-	size_t n = k3i_vtile(w, i)->n;
+	struct k3_vit_out_args *a, base = k3i_vit_out_args(w, i);
 
-	bd->mid[i] = k3i_vit_patch_data(w, "vit_mid", i, block, c->width, false);
-	struct k3_vit_out_args *a = k3i_task(b, K3_OP_VIT_OUT_FWD, -1, (int)i, block, sizeof(*a));
-	*a = (struct k3_vit_out_args){.n = n, .d = c->width, .dq = c->qkv_width, .h = c->heads};
+	bd->mid[i] = k3i_vit_patch_data(w, "vit_mid", i, block, base.d, false);
+	a = k3i_task(b, K3_OP_VIT_OUT_FWD, -1, (int)i, block, sizeof(*a));
+	*a = base;
 	k3i_use(b, bd->mid[i], K3_W);
 	k3i_use(b, bd->x[i], K3_R);
 	k3i_use(b, bd->o[i], K3_R);
 	k3i_weight(b, &a->w, K3_P_VIT_O, block);
-	k3i_task_end(b, 2.0 * (double)n * c->width * c->qkv_width, 0);
+	k3i_task_end(b, 2.0 * (double)(base.n * base.d * base.dq), 0);
 }
 
 static void

@@ -10,8 +10,12 @@
 
 #include "../common/grid.h"
 
-/* Least patches of an item that is cut. */
-enum { K3_VISION_MIN_PATCHES = 256, K3_VISION_MOST_PATCHES = 1 << 30 };
+enum {
+	K3_VISION_MIN_PATCHES = 256,	  /* least of an item that is cut among cp ranks */
+	K3_VISION_TILE_PATCHES = 256,	  /* of a vision tile, unless told otherwise */
+	K3_VISION_MOST_PATCHES = 1 << 30, /* of an item, a tile, a microbatch */
+	K3_VISION_MOST_TILES = 64	  /* of an item, unless bands are asked for by number */
+};
 
 /** Is the item cut among cp ranks? It is when there are several, it has min_patches or more, and
  * its rows are a multiple of merge_h. */
@@ -36,8 +40,8 @@ int k3_vision_balance(uint32_t *group, const struct k3_grid *grid, size_t n, uin
 void k3_vision_rows(const struct k3_grid *grid, uint32_t merge_h, uint32_t n_parts, uint32_t index,
 		    uint32_t *row0, uint32_t *rows);
 
-/** Least vision_patches of tiles that an item is cut in: a merge row must fit, and a tile attends to at
- * most 64 tiles. */
+/** Least vision_patches of tiles that an item is cut in: a merge row must fit, and a tile attends
+ * to at most K3_VISION_MOST_TILES. */
 uint64_t k3_vision_least_patches(const struct k3_grid *grid, uint32_t merge_h);
 
 /* Keys that come one after the other. */

@@ -14,10 +14,10 @@
 #include "../common/status.h"
 #include "vision_tiles.h"
 
-size_t
-k3i_grid_merged(const struct k3_config *c, const struct k3_grid *g)
+static size_t
+merged_of(const struct k3_config *c, const struct k3_grid *g)
 {
-	return (size_t)(g->h / c->vision.merge_h) * (g->w / c->vision.merge_w);
+	return (size_t)k3_grid_merged(g, c->vision.merge_h, c->vision.merge_w);
 }
 
 static int
@@ -69,6 +69,7 @@ check_items(struct k3i_vtiles *v, const struct k3_builder *b, const struct k3_la
 {
 	const struct k3_config *c = b->config;
 	const struct k3_plan_options *o = &b->model->options;
+	uint64_t most = o->max_patches ? o->max_patches : K3_VISION_MOST_PATCHES;
 	size_t end = 0, patches = 0;
 
 	for (size_t i = 0; i < layout->n_items; i++) {
@@ -77,7 +78,7 @@ check_items(struct k3i_vtiles *v, const struct k3_builder *b, const struct k3_la
 			ret = check_tile(o, c, &layout->grid[i], i);
 		if (ret != K3_OK)
 			return ret;
-		size_t row = layout->item_row[i], m = k3i_grid_merged(c, &layout->grid[i]);
+		size_t row = layout->item_row[i], m = merged_of(c, &layout->grid[i]);
 		if (row < end || row + m > layout->n_tokens) {
 			k3_error("planner",
 				 "image %zu: features for rows %zu to %zu: rows from %zu to %zu "
@@ -89,9 +90,9 @@ check_items(struct k3i_vtiles *v, const struct k3_builder *b, const struct k3_la
 		patches += k3_grid_patches(&layout->grid[i]);
 		v->n_merged += m;
 	}
-	if (patches > (o->max_patches ? o->max_patches : INT32_MAX)) {
+	if (patches > most) {
 		k3_error("planner", "%zu patches in one microbatch: at most %llu are possible",
-			 patches, o->max_patches ? (unsigned long long)o->max_patches : INT32_MAX);
+			 patches, (unsigned long long)most);
 		return K3_ELIMIT;
 	}
 	return K3_OK;
@@ -113,69 +114,51 @@ bands_of(const struct k3_plan_options *o, const struct k3_config *c, const struc
 	return bands < rows ? bands : rows;
 }
 
-struct cutter {
-	struct k3i_vtiles *v;
-	struct k3_builder *b;
-	size_t cap_parts; /* of the open tile */
-	bool open;
-};
-
-static struct k3i_vtile *
-open_tile(struct cutter *t, size_t merged0)
+static void
+open_tile(struct k3i_vtiles *v)
 {
-	struct k3i_vtile *tile = &t->v->tile[t->v->n++];
+	struct k3i_vtile *tile = &v->tile[v->n];
 
-	*tile = (struct k3i_vtile){.merged0 = merged0};
-	t->open = true;
-	return tile;
+	*tile = (struct k3i_vtile){.merged0 = v->n ? tile[-1].merged0 + tile[-1].m : 0};
+	v->n++;
 }
 
-/* Adds a band to the last tile. */
+/* Adds grid rows row0 .. row0 + band->h - 1 of an item to a tile. */
 static void
-add_part(struct cutter *t, const struct k3_config *c, const struct k3_grid *g, int32_t item,
-	 uint32_t row0, uint32_t rows, int32_t *part)
+add_part(struct k3i_vtile *tile, const struct k3_config *c, const struct k3_grid *item,
+	 size_t number, uint32_t row0, const struct k3_grid *band, int32_t *part)
 {
-	struct k3i_vtile *tile = &t->v->tile[t->v->n - 1];
 	const int32_t values[K3_VP_LEN] = {
-		[K3_VP_ITEM] = item,
-		[K3_VP_T] = (int32_t)g->t,
-		[K3_VP_H] = (int32_t)g->h,
-		[K3_VP_W] = (int32_t)g->w,
-		[K3_VP_ROW0] = (int32_t)row0,
-		[K3_VP_ROWS] = (int32_t)rows,
-		[K3_VP_PATCH0] = (int32_t)tile->n,
-		[K3_VP_MERGED0] = (int32_t)tile->m,
+		[K3_VP_ITEM] = (int32_t)number,	   [K3_VP_T] = (int32_t)item->t,
+		[K3_VP_H] = (int32_t)item->h,	   [K3_VP_W] = (int32_t)item->w,
+		[K3_VP_ROW0] = (int32_t)row0,	   [K3_VP_ROWS] = (int32_t)band->h,
+		[K3_VP_PATCH0] = (int32_t)tile->n, [K3_VP_MERGED0] = (int32_t)tile->m,
 	};
 
 	memcpy(part, values, sizeof(values));
 	tile->parts++;
-	tile->n += (size_t)g->t * rows * g->w;
-	tile->m += (size_t)(rows / c->vision.merge_h) * (g->w / c->vision.merge_w);
+	tile->n += k3_grid_patches(band);
+	tile->m += merged_of(c, band);
 }
 
-/* All parts one after the other in parts[]; tiles point into it by number until they are laid out. */
+/* All parts one after the other in parts[]; lay_out gives each tile its own. */
 static void
-cut_items(struct cutter *t, const struct k3_config *c, const struct k3_grid *grid, size_t n_items,
-	  int32_t *parts)
+cut_items(struct k3i_vtiles *v, const struct k3_plan_options *o, const struct k3_config *c,
+	  const struct k3_grid *grid, size_t n_items, int32_t *parts)
 {
-	const struct k3_plan_options *o = &t->b->model->options;
-	size_t merged = 0, n_parts = 0;
-
 	for (size_t i = 0; i < n_items; i++) {
-		uint32_t bands = bands_of(o, c, &grid[i]), row0, rows;
-		for (uint32_t band = 0; band < bands; band++) {
-			k3_vision_rows(&grid[i], c->vision.merge_h, bands, band, &row0, &rows);
-			if (rows == 0)
+		uint32_t bands = bands_of(o, c, &grid[i]), row0;
+		struct k3_grid band = grid[i];
+		for (uint32_t k = 0; k < bands; k++) {
+			k3_vision_rows(&grid[i], c->vision.merge_h, bands, k, &row0, &band.h);
+			if (band.h == 0)
 				continue;
-			size_t more = (size_t)grid[i].t * rows * grid[i].w;
 			/* bands that were asked for by number have a tile of their own */
-			if (!t->open || o->vision_bands ||
-			    t->v->tile[t->v->n - 1].n + more > o->vision_patches)
-				open_tile(t, merged);
-			add_part(t, c, &grid[i], (int32_t)i, row0, rows,
-				 parts + K3_VP_LEN * n_parts++);
-			merged += (size_t)(rows / c->vision.merge_h) *
-				  (grid[i].w / c->vision.merge_w);
+			if (v->n == 0 || o->vision_bands ||
+			    v->tile[v->n - 1].n + k3_grid_patches(&band) > o->vision_patches)
+				open_tile(v);
+			add_part(&v->tile[v->n - 1], c, &grid[i], i, row0, &band, parts);
+			parts += K3_VP_LEN;
 		}
 	}
 }
@@ -246,7 +229,6 @@ k3i_vision_cut(struct k3i_vtiles *v, struct k3_builder *b, const struct k3_layou
 	const struct k3_grid *grid = layout->n_items ? layout->grid : &stand_in;
 	size_t n_items = layout->n_items ? layout->n_items : 1, most = 0;
 	struct k3_arena *arena = b->plan->arena;
-	struct cutter t = {.v = v, .b = b};
 	int ret = K3_OK;
 
 	memset(v, 0, sizeof(*v));
@@ -262,7 +244,7 @@ k3i_vision_cut(struct k3i_vtiles *v, struct k3_builder *b, const struct k3_layou
 	v->tile = k3i_arena_alloc(arena, most * sizeof(*v->tile));
 	if (!parts || !v->tile)
 		K3_TRY(K3_ENOMEM);
-	cut_items(&t, c, grid, n_items, parts);
+	cut_items(v, o, c, grid, n_items, parts);
 	K3_TRY(lay_out(v, arena, parts));
 	find_keys(v);
 	v->n_most = most_tiles(o, c, v->n);

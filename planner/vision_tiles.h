@@ -21,15 +21,11 @@ struct k3i_vtiles {
 };
 
 /**
- * Checks the items of a layout against model and stream, then cuts them.
- * Items keep their order, so a tile's merged tokens follow each other and the tiles that share an item
- * are neighbours.
- * @return K3_OK, K3_ESHAPE (logged with the item's number and both values), K3_ELIMIT (more patches than
- * options allow; logged), K3_ENOMEM
+ * Checks the items of a layout against model and stream, then cuts them. Items keep their order,
+ * so a tile's merged tokens follow each other and the tiles that share an item are neighbours.
+ * @return K3_OK, K3_ESHAPE (logged with the item's number and both values), K3_ELIMIT (more
+ * patches than options allow; logged), K3_ENOMEM
  */
 int k3i_vision_cut(struct k3i_vtiles *v, struct k3_builder *b, const struct k3_layout *layout);
-
-/** Merged tokens of an item. */
-size_t k3i_grid_merged(const struct k3_config *config, const struct k3_grid *grid);
 
 #endif

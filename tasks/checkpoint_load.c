@@ -159,8 +159,8 @@ by_text(const void *a, const void *b)
 	return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* Keys of the language model, and of the tower where there is one, that no part of this model takes;
- * others (a text model's tower, inverse frequencies) are passed over. */
+/* Keys of the language model, and of the tower where there is one, that no part of this model
+ * takes; others (a text model's tower, inverse frequencies) are passed over. */
 static int
 check_unknown(const struct k3_params *ps, const struct k3_st *st)
 {

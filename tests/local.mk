@@ -21,6 +21,7 @@ check_PROGRAMS += \
 	tests/test_glu \
 	tests/test_image \
 	tests/test_image_bad \
+	tests/test_images_option \
 	tests/test_k3t \
 	tests/test_k3t_items \
 	tests/test_kda_chunk \
@@ -57,6 +58,7 @@ check_PROGRAMS += \
 	tests/test_run_bench_step \
 	tests/test_run_calibrate \
 	tests/test_run_golden \
+	tests/test_run_image_data \
 	tests/test_run_images \
 	tests/test_run_recall \
 	tests/test_run_sched \
@@ -78,6 +80,7 @@ check_PROGRAMS += \
 	tests/test_vision_plan \
 	tests/test_vision_scatter \
 	tests/test_vision_split \
+	tests/test_vision_walk \
 	tests/test_vit_attn \
 	tests/test_vit_block \
 	tests/test_vit_embed \
@@ -108,6 +111,8 @@ tests_libfixture_la_SOURCES = \
 	tests/kda_case.h \
 	tests/kda_suite.c \
 	tests/kda_suite.h \
+	tests/mm_case.c \
+	tests/mm_case.h \
 	tests/moe_case.c \
 	tests/moe_case.h \
 	tests/paje.c \
@@ -118,6 +123,8 @@ tests_libfixture_la_SOURCES = \
 	tests/program.h \
 	tests/scratch.c \
 	tests/scratch.h \
+	tests/tool_case.c \
+	tests/tool_case.h \
 	tests/trace_case.c \
 	tests/trace_case.h \
 	tests/vec_case.h \

@@ -9,13 +9,13 @@
 
 #include "../common/k3t.h"
 #include "../common/status.h"
-#include "../drivers/data_tool.h"
 #include "image_case.h"
 #include "scratch.h"
+#include "tool_case.h"
 
-#define TEST(name) Test(data_images, name, .init = images_start, .fini = images_stop, .timeout = 60)
+#define TEST(name) Test(data_images, name, .init = images_start, .fini = tool_stop, .timeout = 60)
 
-enum { MAX_WORDS = 16, N_PICTURES = 4 };
+enum { N_PICTURES = 4 };
 
 /* Pictures of one colour each, named a.png to d.png, and the grids that they must get. */
 static const struct {
@@ -28,8 +28,6 @@ static const struct {
 	{14, 29, {70, 80, 90}, {1, 4, 2}},
 	{140, 140, {100, 110, 120}, {1, 10, 10}},
 };
-
-static char *table;
 
 static void
 images_start(void)
@@ -45,35 +43,11 @@ images_start(void)
 	}
 }
 
-static void
-images_stop(void)
-{
-	free(table);
-	table = NULL;
-	scratch_stop();
-}
-
-static int
-tool_run(const char *const *words)
-{
-	char *argv[MAX_WORDS + 2] = {(char *)"k3_data"};
-	size_t bytes;
-	int argc = 1;
-
-	free(table);
-	FILE *out = open_memstream(&table, &bytes);
-	for (; words[argc - 1]; argc++)
-		argv[argc] = (char *)words[argc - 1];
-	int status = k3_data_tool(argc, argv, out);
-	fclose(out);
-	return status;
-}
-
 /* Makes x.k3t from these lines; more options follow. */
 #define IMAGES(lines, ...)                                                                         \
 	(scratch_write("list.jsonl", lines, sizeof(lines) - 1),                                    \
-	 tool_run((const char *const[MAX_WORDS]){"images", scratch_path("list.jsonl"), "-o",       \
-						 scratch_path("x.k3t"), __VA_ARGS__}))
+	 tool_run((const char *const[TOOL_WORDS]){"images", scratch_path("list.jsonl"), "-o",      \
+						  scratch_path("x.k3t"), __VA_ARGS__}))
 
 static struct k3_k3t
 file_open(const char *name)
@@ -142,8 +116,8 @@ TEST(samples_become_documents_with_their_own_images)
 	EXPECT_DOC(&f, 4, "no", &item);
 	char want[200];
 	snprintf(want, sizeof(want), "x.k3t\t5\t6\t52\t%d\n", (int)f.n_tokens);
-	cr_assert_eq(strncmp(table, "file\tsamples\timages\tpatches\ttokens\n", 34), 0);
-	cr_assert_not_null(strstr(table, want), "\"%s\" is not in: %s", want, table);
+	cr_assert_eq(strncmp(tool_table(), "file\tsamples\timages\tpatches\ttokens\n", 34), 0);
+	cr_assert_not_null(strstr(tool_table(), want), "\"%s\" is not in: %s", want, tool_table());
 	cr_assert_neq(access(scratch_path("x.val.k3t"), F_OK), 0);
 	k3_k3t_close(&f);
 }
@@ -204,8 +178,8 @@ TEST(whole_samples_are_held_out_evenly)
 		cr_assert_eq(k3_k3t_token(&train, i), (unsigned char)"123567"[i]);
 	EXPECT_DOC(&val, 0, "3", &item);
 	EXPECT_DOC(&val, 1, "3", &item);
-	cr_assert_not_null(strstr(table, "x.k3t\t6\t0\t0\t6\n"), "%s", table);
-	cr_assert_not_null(strstr(table, "x.val.k3t\t2\t2\t200\t50\n"), "%s", table);
+	cr_assert_not_null(strstr(tool_table(), "x.k3t\t6\t0\t0\t6\n"), "%s", tool_table());
+	cr_assert_not_null(strstr(tool_table(), "x.val.k3t\t2\t2\t200\t50\n"), "%s", tool_table());
 	k3_k3t_close(&train);
 	k3_k3t_close(&val);
 	/* the default holds out the last of ten */
@@ -288,7 +262,7 @@ TEST(a_broken_sample_is_named_and_nothing_is_written)
 				   i, cases[i].message, log);
 		const char *error = strstr(log, "error: ");
 		cr_assert(error && !strstr(error + 1, "error: "), "not one error: %s", log);
-		cr_assert_str_empty(table);
+		cr_assert_str_empty(tool_table());
 		cr_assert_eq(scratch_files(), N_PICTURES + 1, "case %zu left files", i);
 	}
 }
@@ -317,7 +291,7 @@ TEST(wrong_usage_is_refused)
 {
 	const char *list = scratch_path("list.jsonl"), *out = scratch_path("x.k3t");
 	const struct {
-		const char *words[MAX_WORDS], *message;
+		const char *words[TOOL_WORDS], *message;
 	} cases[] = {
 		{{"images", "-o", out}, "takes one list"},
 		{{"images", list, list, "-o", out}, "takes one list"},
@@ -330,11 +304,18 @@ TEST(wrong_usage_is_refused)
 		{{"images", list, "-o", out}, "of 1 samples none is held out with holdout 0.1"},
 		{{"images", scratch_path("no.jsonl"), "-o", out}, "No such file"},
 		{{"images", scratch_path("empty"), "-o", out}, "no sample"},
-		{{"images", scratch_path(""), "-o", out}, "Is a directory"},
+		{{"images", scratch_path(""), "-o", out}, "not a regular file"},
+		{{"images", "/dev/zero", "-o", out}, "/dev/zero: not a regular file"},
+		{{"images", scratch_path("fifo"), "-o", out}, "fifo: not a regular file"},
+		{{"images", list, "-o", scratch_path("no/x.k3t")}, "No such file"},
+		{{"images", list, "-o", scratch_path("folder.k3t"), "--holdout", "0"},
+		 "folder.k3t: exists and is no regular file"},
 	};
 
 	scratch_write("list.jsonl", GOOD, sizeof(GOOD) - 1);
 	scratch_write("empty", "", 0);
+	cr_assert_eq(mkfifo(scratch_path("fifo"), 0600), 0);
+	cr_assert_eq(mkdir(scratch_path("folder.k3t"), 0700), 0);
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		int status = tool_run(cases[i].words);
 		const char *log = scratch_log();
@@ -342,7 +323,130 @@ TEST(wrong_usage_is_refused)
 		cr_assert_not_null(strstr(log, cases[i].message), "case %zu: \"%s\" is not in: %s",
 				   i, cases[i].message, log);
 		cr_assert_eq(strchr(log, '\n'), log + strlen(log) - 1, "more than a line: %s", log);
-		cr_assert_str_empty(table);
+		cr_assert_str_empty(tool_table());
 		cr_assert_eq(scratch_files(), N_PICTURES + 2);
+	}
+}
+
+/* Words of a run that must be refused with one line, and leave this file as it is. */
+static void
+expect_kept(const char *const *words, const char *message, const char *name)
+{
+	size_t bytes, n_after;
+	unsigned char *before = scratch_read(name, &bytes);
+	size_t files = scratch_files();
+	int status = tool_run(words);
+	const char *log = scratch_log();
+
+	cr_assert_eq(status, 2, "%s: status %d, %s", name, status, log);
+	cr_assert_not_null(strstr(log, message), "\"%s\" is not in: %s", message, log);
+	cr_assert_eq(scratch_files(), files);
+	unsigned char *after = scratch_read(name, &n_after);
+	cr_assert(bytes == n_after && memcmp(before, after, bytes) == 0, "%s changed", name);
+	free(before);
+	free(after);
+}
+
+TEST(an_output_that_would_replace_an_input_is_refused_and_the_input_stays)
+{
+	static const char *const lists[] = {"x.k3t", "x.val.k3t", "x.k3t.partial",
+					    "x.val.k3t.partial"};
+	char line[200];
+
+	for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) {
+		scratch_write(lists[i], GOOD GOOD, 2 * sizeof(GOOD) - 2);
+		expect_kept((const char *const[]){"images", scratch_path(lists[i]), "-o",
+						  scratch_path("x.k3t"), "--holdout", "0.5", NULL},
+			    "replaced by the output", lists[i]);
+		unlink(scratch_path(lists[i]));
+	}
+	/* by another name, and as an image */
+	cr_assert_eq(rename(scratch_path("a.png"), scratch_path("x.k3t")), 0);
+	cr_assert_eq(symlink("x.k3t", scratch_path("a.png")), 0);
+	for (int i = 0; i < 2; i++) {
+		int n = snprintf(line, sizeof(line),
+				 "{\"text\": \"<image>\", \"images\": [\"%s\"]}\n",
+				 i ? "a.png" : "x.k3t");
+		scratch_write("list.jsonl", line, (size_t)n);
+		expect_kept((const char *const[]){"images", scratch_path("list.jsonl"), "-o",
+						  scratch_path("x.k3t"), "--holdout", "0", NULL},
+			    "replaced by the output", "x.k3t");
+	}
+}
+
+TEST(images_that_never_end_are_refused)
+{
+	static const char *const names[] = {"fifo", "/dev/zero", "."};
+	char line[200];
+
+	cr_assert_eq(mkfifo(scratch_path("fifo"), 0600), 0);
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		int n = snprintf(line, sizeof(line),
+				 "{\"text\": \"<image>\", \"images\": [\"%s\"]}\n", names[i]);
+		scratch_write("list.jsonl", line, (size_t)n);
+		expect_kept((const char *const[]){"images", scratch_path("list.jsonl"), "-o",
+						  scratch_path("x.k3t"), "--holdout", "0", NULL},
+			    "not a regular file", "list.jsonl");
+	}
+}
+
+/* A parsed line of empty lists takes about 60 times its bytes. */
+TEST(a_line_above_the_limit_is_refused_before_it_is_parsed)
+{
+	static const char sample[] = "{\"text\": \"a\"}\n";
+	const size_t most = 16 << 20, n_sample = sizeof(sample) - 1;
+	char *line = malloc(most + 1);
+
+	memset(line, ' ', most + 1);
+	for (size_t n = most; n <= most + 1; n++) {
+		memcpy(line + n - n_sample, sample, n_sample);
+		line[n - n_sample - 1] = ' ';
+		scratch_write("list.jsonl", line, n);
+		int status = tool_run((const char *const[]){"images", scratch_path("list.jsonl"),
+							    "-o", scratch_path("x.k3t"),
+							    "--holdout", "0", NULL});
+		const char *log = scratch_log();
+		cr_assert_eq(status, n > most ? 2 : 0, "status %d: %s", status, log);
+		cr_assert(n <= most || strstr(log, "list.jsonl:1: the line has 16777217 bytes, "
+						   "allowed are 16777216"),
+			  "%s", log);
+	}
+	free(line);
+}
+
+TEST(a_name_longer_than_any_path_is_refused_with_the_reason)
+{
+	static const char *const why[] = {"must be a file name of 1 to 4095 bytes",
+					  ": File name too long"};
+	char line[5000] = "{\"text\": \"<image>\", \"images\": [\"";
+	size_t head = strlen(line);
+
+	for (size_t i = 0, n = 4096; i < 2; i++, n--) {
+		memset(line + head, 'x', n);
+		strcpy(line + head + n, "\"]}");
+		scratch_write("list.jsonl", line, strlen(line));
+		cr_assert_eq(tool_run((const char *const[]){"images", scratch_path("list.jsonl"),
+							    "-o", scratch_path("x.k3t"), NULL}),
+			     2);
+		const char *log = scratch_log();
+		cr_assert(strstr(log, why[i]), "%s", log);
+	}
+}
+
+TEST(line_feeds_and_escape_codes_of_a_list_make_no_lines_of_their_own)
+{
+	static const char *const lines[] = {
+		"{\"text\": \"<image>\", \"images\": [\"a\\nk3_data: error: b\\u001b[2J.png\"]}",
+		"{\"text\": \"a\", \"a\\nk3_data: error: b\\u001b[2J\": 1}",
+	};
+
+	for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++) {
+		scratch_write("list.jsonl", lines[i], strlen(lines[i]));
+		int status = tool_run((const char *const[]){"images", scratch_path("list.jsonl"),
+							    "-o", scratch_path("x.k3t"), NULL});
+		const char *log = scratch_log();
+		cr_assert_eq(status, 2);
+		cr_assert(strstr(log, "a?k3_data: error: b?[2J"), "%s", log);
+		cr_assert_eq(strchr(log, '\n'), log + strlen(log) - 1, "more than a line: %s", log);
 	}
 }

@@ -8,42 +8,11 @@
 #include "../common/status.h"
 #include "../drivers/data_tool.h"
 #include "scratch.h"
+#include "tool_case.h"
 
 #define TEST(name) Test(data_tool, name, .init = scratch_start, .fini = tool_stop, .timeout = 60)
 
-enum { MAX_WORDS = 16 };
-
-static char *table;
-
-static void
-tool_stop(void)
-{
-	free(table);
-	table = NULL;
-	scratch_stop();
-}
-
-/* Runs k3_data with these words; what it printed is in table. */
-static int
-tool_run(const char *const *words)
-{
-	char *argv[MAX_WORDS + 2] = {(char *)"k3_data"};
-	size_t bytes;
-	int argc = 1;
-
-	free(table);
-	FILE *out = open_memstream(&table, &bytes);
-
-	while (words[argc - 1]) {
-		argv[argc] = (char *)words[argc - 1];
-		argc++;
-	}
-	int status = k3_data_tool(argc, argv, out);
-	fclose(out);
-	return status;
-}
-
-#define RUN(...) tool_run((const char *const[MAX_WORDS]){__VA_ARGS__})
+#define RUN(...) tool_run((const char *const[TOOL_WORDS]){__VA_ARGS__})
 
 TEST(bytes_then_info_then_ngram)
 {
@@ -52,15 +21,17 @@ TEST(bytes_then_info_then_ngram)
 
 	scratch_write("text", "abababababababababab", 20);
 	cr_assert_eq(RUN("tokens", "--bytes", scratch_path("text"), "-o", out), 0);
-	cr_assert_str_empty(table);
+	cr_assert_str_empty(tool_table());
 	cr_assert_eq(k3_k3t_open(&f, out), K3_OK);
 	cr_assert(f.n_tokens == 18 && f.ids.vocab == 260 && f.ids.pad == 259);
 	k3_k3t_close(&f);
 	cr_assert_eq(RUN("info", out, val), 0);
-	cr_assert_not_null(strstr(table, "x.val.k3t\t1\t2\t0\t2\t260\t256\t257\t258\t259\t"));
+	cr_assert_not_null(
+		strstr(tool_table(), "x.val.k3t\t1\t2\t0\t2\t260\t256\t257\t258\t259\t"));
 	cr_assert_eq(RUN("info", out, "--ngram", "2", val), 0);
-	cr_assert_eq(strstr(table, "order\tcontext_bytes\ttokens\tloss_nats\n1\t0\t2\t"), table);
-	cr_assert_not_null(strstr(table, "\n2\t1\t2\t"));
+	cr_assert_eq(strstr(tool_table(), "order\tcontext_bytes\ttokens\tloss_nats\n1\t0\t2\t"),
+		     tool_table());
+	cr_assert_not_null(strstr(tool_table(), "\n2\t1\t2\t"));
 }
 
 TEST(options_of_bytes_reach_the_file)
@@ -85,14 +56,14 @@ TEST(recall_prints_its_sizes_and_what_chance_gives)
 	cr_assert_eq(RUN("recall", "--documents", "3", "-o", scratch_path("x.k3t"), "--pairs", "4",
 			 "--key-bytes=3", "--filler=9", "--multiple=64", "--seed=1", "--vocab=400"),
 		     0);
-	cr_assert_str_eq(table,
+	cr_assert_str_eq(tool_table(),
 			 "documents\tdocument_tokens\tfiller_bytes\tlabels\tchance_accuracy\t"
 			 "chance_loss_nats\n3\t64\t11\t12\t0.0625\t2.77258872\n");
 	cr_assert_eq(k3_k3t_open(&f, scratch_path("x.k3t")), K3_OK);
 	cr_assert(f.n_docs == 3 && f.n_tokens == 3 * 62 && f.ids.vocab == 400 && f.ids.eos == 397);
 	k3_k3t_close(&f);
 	cr_assert_eq(RUN("info", scratch_path("x.k3t")), 0);
-	cr_assert_not_null(strstr(table, "\t3\t186\t174\t2\t400\t"));
+	cr_assert_not_null(strstr(tool_table(), "\t3\t186\t174\t2\t400\t"));
 }
 
 TEST(a_token_dump_keeps_the_ids_that_were_given)
@@ -109,14 +80,14 @@ TEST(a_token_dump_keeps_the_ids_that_were_given)
 		  f.ids.pad == 8 && f.ids.placeholder == K3_K3T_NO_ID);
 	k3_k3t_close(&f);
 	cr_assert_eq(RUN("info", scratch_path("x.k3t")), 0);
-	cr_assert_not_null(strstr(table, "\t9\t0\t2\t-\t8\t"));
+	cr_assert_not_null(strstr(tool_table(), "\t9\t0\t2\t-\t8\t"));
 }
 
 TEST(wrong_usage_gives_status_2_a_message_and_no_file)
 {
 	const char *text = scratch_path("text"), *out = scratch_path("x.k3t");
 	const struct {
-		const char *words[MAX_WORDS], *message;
+		const char *words[TOOL_WORDS], *message;
 	} cases[] = {
 		{{NULL}, "command \"\", allowed are tokens, images, recall and info"},
 		{{"token"}, "command \"token\""},
@@ -167,7 +138,7 @@ TEST(wrong_usage_gives_status_2_a_message_and_no_file)
 		cr_assert_not_null(strstr(log, cases[i].message), "case %zu: \"%s\" is not in: %s",
 				   i, cases[i].message, log);
 		cr_assert_eq(strchr(log, '\n'), log + strlen(log) - 1, "more than a line: %s", log);
-		cr_assert_str_empty(table);
+		cr_assert_str_empty(tool_table());
 		cr_assert_eq(scratch_files(), 1);
 	}
 }

@@ -88,8 +88,8 @@ Test(model_flops, how_a_plan_computes_does_not_matter, .timeout = 60)
 	cr_expect_eq(a.kda, b.kda);
 }
 
-/* By hand for the tower of vision_case: two blocks, width and attention 48, hidden 96, patches of 2 x 2
- * pixels, text width 64. */
+/* By hand for the tower of vision_case: two blocks, width and attention 48, hidden 96, patches
+ * of 2 x 2 pixels, text width 64. */
 Test(model_flops, images_count_their_patches_pairs_and_merged_tokens, .timeout = 60)
 {
 	static const double n[] = {24, 64}, m[] = {6, 8};

@@ -276,8 +276,8 @@ TEST(images_are_planned_counted_and_written)
 	size_t bytes;
 
 	cr_assert_eq(r.status, 0, "%s", scratch_log());
-	/* the block's tasks on two tiles of the first image, one of the second: forward 4 each, backward
-	 * 6 each and a pair of attention for each two tiles that share an image */
+	/* the block's tasks on two tiles of the first image, one of the second: forward 4 each,
+	 * backward 6 each and a pair of attention for each two tiles that share an image */
 	cr_expect_eq(cell(r.out, "tower\t0\tblock", TASKS), 3 * 4 + 3 * 6 + 4 + 1);
 	double n[] = {24, 4}, flops = 0;
 	for (int i = 0; i < 2; i++)

@@ -418,8 +418,8 @@ TEST(communication_is_refused_before_anything_is_submitted)
 	options.tile_tokens = 64;
 	options.mesh = (struct k3_mesh){1, 2, 1, 0};
 	cr_assert_eq(k3_model_create(&shard, &s.session.model->config, &options), K3_OK);
-	struct k3_layout layout = {s.t, s.docs};
-	struct k3_host_batch batch = {s.ids, s.labels, NULL};
+	struct k3_layout layout = {.n_tokens = s.t, .doc_ids = s.docs};
+	struct k3_host_batch batch = {.ids = s.ids, .labels = s.labels};
 	cr_assert_eq(k3_plan_microbatch(&plan, shard, &layout, &what), K3_OK);
 	cr_assert_eq(k3_submit_plan(s.session.store, plan, &batch, hyper), K3_ENODEV);
 	cr_assert_not_null(strstr(scratch_log(), "one rank"));

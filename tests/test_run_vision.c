@@ -1,4 +1,5 @@
-/* The golden case with images through planner, submission and StarPU, however the images are cut. */
+/* The golden case with images through planner, submission and StarPU, however the images are
+ * cut. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdio.h>
@@ -7,22 +8,13 @@
 
 #include "../common/status.h"
 #include "../drivers/verify.h"
+#include "golden.h"
 #include "scratch.h"
 
 #define TEST(name)                                                                                 \
 	Test(run_vision, name, .init = scratch_start, .fini = scratch_stop, .timeout = 120)
 
 enum { CLASSES = 13 };
-
-static const char *
-golden(void)
-{
-	static char path[4096];
-	const char *dir = getenv("K3_TEST_DATA");
-
-	snprintf(path, sizeof(path), "%s/golden/mm_tiny.safetensors", dir ? dir : "tests/data");
-	return path;
-}
 
 /* Runs a file; the table, malloc'ed. */
 static char *
@@ -47,7 +39,7 @@ static void
 expect_pass(struct k3_verify_options options)
 {
 	struct k3_verify_report report = {0};
-	char *table = verify(golden(), &options, &report);
+	char *table = verify(golden_path("golden/mm_tiny"), &options, &report);
 
 	cr_expect_eq(report.failed, 0, "bands %u, tile %u:\n%s", options.bands, options.tile_tokens,
 		     table);
@@ -104,11 +96,12 @@ TEST(bands_change_nothing_but_rounding)
 	struct k3_verify_report one = {.keep_values = true};
 	size_t compared = 0;
 
-	free(verify(golden(), &(struct k3_verify_options){.tile_tokens = 64, .bands = 1}, &one));
+	free(verify(golden_path("golden/mm_tiny"),
+		    &(struct k3_verify_options){.tile_tokens = 64, .bands = 1}, &one));
 	for (uint32_t bands = 2; bands <= 5; bands++) {
 		struct k3_verify_options options = {.tile_tokens = 64, .bands = bands};
 		struct k3_verify_report other = {.keep_values = true};
-		free(verify(golden(), &options, &other));
+		free(verify(golden_path("golden/mm_tiny"), &options, &other));
 		for (size_t i = 0; i < one.n; i++) {
 			const struct k3_verify_entry *a = &one.entry[i],
 						     *b = entry_of(&other, a->name);
@@ -135,7 +128,7 @@ expect_red(const char *tensor, const char *place)
 {
 	struct k3_verify_options options = {.bands = 2, .plant_fault = tensor};
 	struct k3_verify_report report = {0};
-	char want[200], *table = verify(golden(), &options, &report);
+	char want[200], *table = verify(golden_path("golden/mm_tiny"), &options, &report);
 
 	snprintf(want, sizeof(want), "first difference: %s (%s)", place, tensor);
 	cr_expect_eq(report.failed, 1, "%s", table);
@@ -156,32 +149,16 @@ TEST(a_wrong_result_of_the_tower_is_red_and_named)
 	expect_red("grad.mm_projector.post_norm.weight", "projector");
 }
 
-/* A copy of the golden file, in which `bytes` bytes of a tensor at an element of 4 bytes differ. */
+/* A copy of the golden file, in which an element of 4 bytes of a tensor differs. */
 static const char *
 spoilt(const char *tensor, size_t element, const void *value)
 {
-	struct k3_st *st;
-	size_t bytes, at;
-	FILE *in = fopen(golden(), "rb");
-	unsigned char *copy;
+	struct golden g;
 
-	cr_assert(in && fseek(in, 0, SEEK_END) == 0);
-	bytes = (size_t)ftell(in);
-	copy = malloc(bytes);
-	rewind(in);
-	cr_assert(copy && fread(copy, 1, bytes, in) == bytes);
-	fclose(in);
-	cr_assert_eq(k3_st_open(&st, golden()), K3_OK);
-	/* offsets count from the first tensor of the file */
-	uint64_t header;
-	memcpy(&header, copy, sizeof(header));
-	at = 8 + header +
-	     (size_t)((const char *)k3_st_find(st, tensor)->data -
-		      (const char *)k3_st_at(st, 0)->data);
-	memcpy(copy + at + 4 * element, value, 4);
-	k3_st_close(st);
-	scratch_write("mm.safetensors", copy, bytes);
-	free(copy);
+	golden_load(&g, "golden/mm_tiny");
+	memcpy((char *)golden_find(&g, tensor)->data + 4 * element, value, 4);
+	golden_save(&g, scratch_path("mm.safetensors"));
+	golden_free(&g);
 	return scratch_path("mm.safetensors");
 }
 
@@ -223,7 +200,7 @@ TEST(images_that_do_not_fit_the_text_are_refused_with_both_counts)
 	int32_t *ids;
 	size_t n, at = 0;
 
-	cr_assert_eq(k3_st_open(&st, golden()), K3_OK);
+	cr_assert_eq(k3_st_open(&st, golden_path("golden/mm_tiny")), K3_OK);
 	ids = k3i_verify_i32(st, "input.input_ids", &n);
 	k3_st_close(st);
 	while (ids[at] != 126)
@@ -236,4 +213,21 @@ TEST(images_that_do_not_fit_the_text_are_refused_with_both_counts)
 	expect_refused(spoilt("input.grid_thw", 5, &huge), "image 1: 1048576; allowed: 1 to 512");
 	expect_refused(spoilt("input.grid_thw", 2, &(const int32_t){8}), "input.pixels");
 	free(ids);
+}
+
+TEST(a_key_of_the_tower_without_a_place_is_refused)
+{
+	static const char *const keys[] = {"vision_tower.encoder.blocks.2.norm0.weight",
+					   "mm_projector.post_norm.bias"};
+
+	for (size_t i = 0; i < 2; i++) {
+		char message[128];
+		struct golden g;
+		golden_load(&g, "golden/mm_tiny");
+		golden_copy(&g, "vision_tower.encoder.blocks.1.norm0.weight", keys[i]);
+		golden_save(&g, scratch_path("more.safetensors"));
+		golden_free(&g);
+		snprintf(message, sizeof(message), "unknown key: %s", keys[i]);
+		expect_refused(scratch_path("more.safetensors"), message);
+	}
 }

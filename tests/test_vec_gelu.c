@@ -57,7 +57,8 @@ Test(gelu, values_and_gradients_match_double_precision, .timeout = 60)
 	held_end();
 }
 
-/* A half unit of the exponent x^2/2 is x^2/2 half units of the tail; Phi(x) = erfc(-x/sqrt(2))/2. */
+/* A half unit of the exponent x^2/2 is x^2/2 half units of the tail; Phi(x) =
+ * erfc(-x/sqrt(2))/2. */
 Test(gelu_erf, values_and_gradients_match_double_precision, .timeout = 60)
 {
 	const struct k3_vec *table[3];

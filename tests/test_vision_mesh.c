@@ -1,5 +1,5 @@
-/* Meshes with images: every rank takes part in the same collectives in the same order, whether its own
- * microbatch has images or not. */
+/* Meshes with images: every rank takes part in the same collectives in the same order, whether
+ * its own microbatch has images or not. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -124,4 +124,69 @@ TEST(evaluation_gathers_the_tower_once_with_and_without_images)
 	cr_expect_not_null(strstr(text[0], "gather_params"));
 	free(text[0]);
 	free(text[1]);
+}
+
+static enum k3_unit
+unit_of(const struct k3_plan *plan, const struct k3_task *t)
+{
+	const struct k3_datum *d = &plan->data[plan->access[t->first_access].datum];
+
+	return plan->model->params.param[d->param].unit;
+}
+
+/* Gathers of the tower in a pass: the first task, and how many there are. */
+static size_t
+gathers_of_tower(const struct k3_plan *plan, uint8_t pass, size_t *at)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < plan->n_tasks; i++) {
+		const struct k3_task *t = &plan->task[i];
+		if (t->op != K3_OP_GATHER_PARAMS || t->pass != pass ||
+		    unit_of(plan, t) != K3_UNIT_VISION)
+			continue;
+		if (n++ == 0)
+			*at = i;
+	}
+	return n;
+}
+
+/* While the first layer goes backward the tower is on its way; with one slot it has to wait. */
+TEST(the_tower_is_gathered_ahead_of_its_backward_walk)
+{
+	for (uint32_t slots = 1; slots <= 2; slots++) {
+		struct k3_plan_options o = vision_case_options();
+		struct k3_microbatch what = {.backward = true, .first = true, .count = true};
+		size_t gather = 0, last = 0;
+		o.gather_slots = slots;
+		struct k3_model *model = vision_case_model("dp_shard=2", 0, &o);
+		struct k3_plan *plan = vision_case_plan(model, 90, "1x8x8@4", what);
+		cr_assert_gt(gathers_of_tower(plan, K3_PASS_BACKWARD, &gather), 0);
+		for (size_t i = 0; i < plan->n_tasks; i++)
+			if (plan->task[i].layer == 0 && plan->task[i].pass == K3_PASS_BACKWARD &&
+			    plan->task[i].comm < 0)
+				last = i;
+		cr_expect_eq(gather < last, slots == 2, "%u slots: task %zu, layer 0 ends at %zu",
+			     slots, gather, last);
+		k3_plan_destroy(plan);
+		k3_model_destroy(model);
+	}
+}
+
+/* Without images the backward pass gathers for nothing; forward that would be a fault. */
+TEST(only_the_backward_pass_may_gather_the_tower_and_read_nothing)
+{
+	struct k3_plan_options o = vision_case_options();
+	struct k3_microbatch what = {.backward = true, .first = true, .count = true};
+	struct k3_model *model = vision_case_model("dp_shard=2", 0, &o);
+	struct k3_plan *plan = vision_case_plan(model, 90, "", what);
+	size_t at = 0;
+
+	cr_assert_gt(gathers_of_tower(plan, K3_PASS_BACKWARD, &at), 0);
+	plan->task[at].pass = K3_PASS_FORWARD;
+	capture_begin();
+	cr_expect_eq(k3_plan_check(plan), K3_EPLAN);
+	expect_message(capture_end(), "is written and nothing reads it");
+	k3_plan_destroy(plan);
+	k3_model_destroy(model);
 }

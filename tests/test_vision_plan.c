@@ -57,7 +57,8 @@ share_an_item(const int32_t *x, const int32_t *y)
 	return false;
 }
 
-/* Attention of a tile reads its partners alone, in order; backward there is a task for each pair. */
+/* Attention of a tile reads its partners alone, in order; backward there is a task for each
+ * pair. */
 static void
 expect_partners(const struct k3_plan *plan)
 {

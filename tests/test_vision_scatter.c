@@ -1,5 +1,6 @@
-/* Features into text tiles and their gradients back, and the zeros of a microbatch without images;
- * by hand.  Seven merged tokens lie in two vision tiles (0..2 and 3..6), two text tiles hold them. */
+/* Features into text tiles and their gradients back, and the zeros of a microbatch without
+ * images; by hand.  Seven merged tokens lie in two vision tiles (0..2 and 3..6), two text tiles
+ * hold them. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <string.h>

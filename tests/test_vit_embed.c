@@ -1,5 +1,6 @@
 /* Patch embedding of the tower, positions for any grid, frames, and their gradients: against the
- * oracle for every cut in tiles, and closed forms where a wrong axis or a band's own table shows. */
+ * oracle for every cut in tiles, and closed forms where a wrong axis or a band's own table
+ * shows. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <string.h>
@@ -218,7 +219,8 @@ Test(vit_patch_embed, frames_get_their_time_and_a_single_image_gets_none, .timeo
 		expect_times(t);
 }
 
-/* One patch in the corner: its gradient goes to the corner's entry, all others are zeros or stay. */
+/* One patch in the corner: its gradient goes to the corner's entry, all others are zeros or
+ * stay. */
 static void
 expect_one_entry(int accumulate)
 {

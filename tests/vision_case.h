@@ -1,5 +1,5 @@
-/* What the tests of vision plans share: preset tiny with the tower of preset small (two blocks, videos of
- * up to four frames), microbatches with images written as text. */
+/* What the tests of vision plans share: preset tiny with the tower of preset small (two blocks,
+ * videos of up to four frames), microbatches with images written as text. */
 #ifndef K3_TESTS_VISION_CASE_H
 #define K3_TESTS_VISION_CASE_H
 #include "plan_case.h"

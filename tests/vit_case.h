@@ -28,8 +28,8 @@ struct vit_tile {
 	const int32_t *merged_row; /* [m] row of each merged token among those of all items */
 };
 
-/** Grids (1,4,6), (2,6,2), (1,2,2) in one tile, in two (the second item in both), in four (the first
- * item in two, the second in three). */
+/** Grids (1,4,6), (2,6,2), (1,2,2) in one tile, in two (the second item in both), in four (the
+ * first item in two, the second in three). */
 extern const struct vit_cut vit_cuts[3];
 extern const struct vit_grid vit_items[VIT_PARTS];
 

@@ -1,13 +1,8 @@
 /* Token embedding; the table is cut in row blocks, so each token finds its block first. */
-#include "../../common/op/embed.h"
-
 #include <string.h>
 
-static float *
-table_row(void *const *buf, const struct k3_weight *w, size_t row)
-{
-	return (float *)buf[w->first + row / w->block_rows] + row % w->block_rows * w->cols;
-}
+#include "../../common/op/embed.h"
+#include "../linalg/linear.h"
 
 void
 k3_embed_fwd_cpu_f32(void *const *buf, const struct k3_embed_args *a)
@@ -16,7 +11,8 @@ k3_embed_fwd_cpu_f32(void *const *buf, const struct k3_embed_args *a)
 	const int32_t *ids = buf[1];
 
 	for (size_t i = 0; i < a->t; i++)
-		memcpy(y + i * a->d, table_row(buf, &a->table, (size_t)ids[i]), a->d * sizeof(*y));
+		memcpy(y + i * a->d, k3_weight_row(buf, &a->table, (size_t)ids[i]),
+		       a->d * sizeof(*y));
 }
 
 void
@@ -26,15 +22,12 @@ k3_embed_bwd_cpu_f32(void *const *buf, const struct k3_embed_args *a)
 	const int32_t *ids = buf[1], *map = a->map.n ? buf[a->map.first] : NULL;
 	const struct k3_weight *w = &a->table;
 
-	for (size_t b = 0; !w->accumulate && b < w->n; b++) {
-		size_t first = b * w->block_rows,
-		       rows = first + w->block_rows < w->rows ? w->block_rows : w->rows - first;
-		memset(buf[w->first + b], 0, rows * w->cols * sizeof(float));
-	}
+	if (!w->accumulate)
+		k3_weight_clear(buf, w);
 	for (size_t i = 0; i < a->t; i++) {
 		if (map && map[i] >= 0)
 			continue;
-		float *row = table_row(buf, w, (size_t)ids[i]);
+		float *row = k3_weight_row(buf, w, (size_t)ids[i]);
 		for (size_t c = 0; c < a->d; c++)
 			row[c] += dy[i * a->d + c];
 	}

@@ -25,11 +25,9 @@ k3_vit_load_cpu(void *const *buf, const struct k3_vit_load_args *a,
 	}
 	for (int32_t p = 0; p < a->layout[K3_VL_PARTS]; p++) {
 		const int32_t *part = k3_vit_part(a->layout, p), item = part[K3_VP_ITEM];
-		size_t run = (size_t)part[K3_VP_ROWS] * (size_t)part[K3_VP_W],
-		       frame = (size_t)part[K3_VP_H] * (size_t)part[K3_VP_W];
+		size_t run = k3_vit_frame_patches(part);
 		for (int32_t f = 0; f < part[K3_VP_T]; f++) {
-			size_t from = (size_t)f * frame +
-				      (size_t)part[K3_VP_ROW0] * (size_t)part[K3_VP_W];
+			size_t from = k3_vit_item_patch(part, f);
 			float *to =
 				out + ((size_t)part[K3_VP_PATCH0] + (size_t)f * run) * a->pixels;
 			if (batch->item_pixels)

@@ -67,8 +67,8 @@ struct normal_parts {
 };
 
 /* Phi(-a) = exp(-a^2/2) t P(t), t = 1 / (1 + 0.26 a): P is nearly flat, as Phi(-a) falls like
- * exp(-a^2/2) / a.  Its coefficients minimise the largest relative error on 0 <= a <= 13.3, which is
- * 2e-8; beyond 13.19 the exponential is 0. */
+ * exp(-a^2/2) / a.  Its coefficients minimise the largest relative error on 0 <= a <= 13.3,
+ * which is 2e-8; beyond 13.19 the exponential is 0. */
 K3I_INLINE void
 normal_of(struct normal_parts *s, const k3i_vecf *x)
 {

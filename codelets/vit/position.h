@@ -1,7 +1,7 @@
-/* The learned position table at any grid (model.md 6.2): bilinear, without antialias, corners not
- * aligned; each axis reads two entries.  The trap: weights belong to the whole item, a band takes the
- * rows from its first one on; a table of the band's own height would give every band the first one's
- * positions. */
+/* The learned position table at any grid (model.md 6.2): bilinear, without antialias, corners
+ * not aligned; each axis reads two entries.  The trap: weights belong to the whole item, a band
+ * takes the rows from its first one on; a table of the band's own height would give every band
+ * the first one's positions. */
 #ifndef K3_VIT_POSITION_H
 #define K3_VIT_POSITION_H
 #include <stddef.h>

@@ -1,5 +1,5 @@
-/* Features into the text, and their gradients back (model.md 6.6).  Rows are replaced, not added to:
- * a replaced embedding has no gradient (embed_bwd reads the same map). */
+/* Features into the text, and their gradients back (model.md 6.6).  Rows are replaced, not added
+ * to: a replaced embedding has no gradient (embed_bwd reads the same map). */
 #include <string.h>
 
 #include "../../common/op/vit.h"

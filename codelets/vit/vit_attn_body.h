@@ -26,8 +26,7 @@ run_of(const int32_t *layout, int32_t part)
 {
 	const int32_t *p = k3_vit_part(layout, part);
 
-	return (struct run){p[K3_VP_ITEM], (size_t)p[K3_VP_PATCH0],
-			    (size_t)p[K3_VP_T] * (size_t)p[K3_VP_ROWS] * (size_t)p[K3_VP_W]};
+	return (struct run){p[K3_VP_ITEM], (size_t)p[K3_VP_PATCH0], k3_vit_part_patches(p)};
 }
 
 /* n rounded up to whole registers. */

@@ -32,8 +32,8 @@ load_keys(struct backward *b, const struct keys *keys, size_t n)
 	panel_columns(b->vt, b->hd, keys->v, ld, n, b->hd);
 }
 
-/* P and dS of n queries and the block of keys, and the queries' part of dq.  Columns behind the last
- * key hold what padding gives; nothing reads them. */
+/* P and dS of n queries and the block of keys, and the queries' part of dq.  Columns behind the
+ * last key hold what padding gives; nothing reads them. */
 static void
 scores_back(struct backward *b, const struct queries *of, size_t n, int add)
 {
@@ -100,8 +100,8 @@ first_of(const int32_t *layout, int32_t item)
 	return -1;
 }
 
-/* One head of the keys of a part against all queries of its item; first: it is the item's first part
- * in its tile. */
+/* One head of the keys of a part against all queries of its item; first: it is the item's first
+ * part in its tile. */
 static void
 keys_back(struct backward *b, void *const *buf, const struct run *part, size_t head, int first)
 {

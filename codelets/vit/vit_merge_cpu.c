@@ -1,5 +1,5 @@
-/* Final norm, mean over frames, 2x2 neighbours side by side (model.md 6.4).  The trap: the merge puts
- * neighbours one after the other, it does not average them; only frames are averaged. */
+/* Final norm, mean over frames, 2x2 neighbours side by side (model.md 6.4).  The trap: the merge
+ * puts neighbours one after the other, it does not average them; only frames are averaged. */
 #include <string.h>
 
 #include "../../common/op/vit.h"
@@ -18,12 +18,6 @@ merged_at(const struct k3_vit_merge_args *a, const int32_t *part, size_t i)
 	return (token * a->merge_h * a->merge_w + neighbour) * a->d;
 }
 
-static size_t
-frame_patches(const int32_t *part)
-{
-	return (size_t)part[K3_VP_ROWS] * (size_t)part[K3_VP_W];
-}
-
 void
 k3_vit_merge_fwd_cpu_f32(void *const *buf, const struct k3_vit_merge_args *a)
 {
@@ -34,8 +28,8 @@ k3_vit_merge_fwd_cpu_f32(void *const *buf, const struct k3_vit_merge_args *a)
 	norm_rows(xf, buf[2], buf[3], buf[a->norm.first], a->n, a->d, a->eps);
 	for (int32_t p = 0; p < layout[K3_VL_PARTS]; p++) {
 		const int32_t *part = k3_vit_part(layout, p);
-		size_t first = (size_t)part[K3_VP_PATCH0], frame = frame_patches(part);
-		for (size_t i = 0; i < (size_t)part[K3_VP_T] * frame; i++) {
+		size_t first = (size_t)part[K3_VP_PATCH0], frame = k3_vit_frame_patches(part);
+		for (size_t i = 0; i < k3_vit_part_patches(part); i++) {
 			const float *in = xf + (first + i) * a->d;
 			float *out = z + merged_at(a, part, i), share = 1.0f / (float)part[K3_VP_T];
 			if (i < frame)
@@ -56,8 +50,7 @@ k3_vit_merge_bwd_cpu_f32(void *const *buf, const struct k3_vit_merge_args *a)
 
 	for (int32_t p = 0; p < layout[K3_VL_PARTS]; p++) {
 		const int32_t *part = k3_vit_part(layout, p);
-		size_t first = (size_t)part[K3_VP_PATCH0],
-		       n = (size_t)part[K3_VP_T] * frame_patches(part);
+		size_t first = (size_t)part[K3_VP_PATCH0], n = k3_vit_part_patches(part);
 		for (size_t i = 0; i < n; i++)
 			vec->scale(dxf + (first + i) * a->d, 1.0f / (float)part[K3_VP_T],
 				   dz + merged_at(a, part, i), a->d);

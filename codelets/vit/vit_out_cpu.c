@@ -1,5 +1,5 @@
-/* Output product of the tower's attention, y = x + o Wo^T; its backward pass also makes delta, which
- * the softmax gradient of every key tile needs. */
+/* Output product of the tower's attention, y = x + o Wo^T; its backward pass also makes delta,
+ * which the softmax gradient of every key tile needs. */
 #include <string.h>
 
 #include "../../common/op/vit.h"

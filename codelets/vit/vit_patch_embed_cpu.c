@@ -9,12 +9,6 @@
 
 enum { TIME_BLOCK = 64 };
 
-static float *
-table_row(void *const *buf, const struct k3_weight *w, size_t row)
-{
-	return (float *)buf[w->first + row / w->block_rows] + row % w->block_rows * w->cols;
-}
-
 /* One band of an item: where it lies in the tile and in the item. */
 struct band {
 	size_t t, h, w, row0, rows, patch0;
@@ -29,8 +23,8 @@ band_of(const int32_t *layout, int32_t part)
 			     (size_t)p[K3_VP_ROW0], (size_t)p[K3_VP_ROWS], (size_t)p[K3_VP_PATCH0]};
 }
 
-/* The four table rows of a patch with their weights; a tap of weight 0 is left out, so that a grid of
- * the table's own size reads one entry. */
+/* The four table rows of a patch with their weights; a tap of weight 0 is left out, so that a
+ * grid of the table's own size reads one entry. */
 static size_t
 four_taps(size_t *row, float *weight, const struct taps *y, const struct taps *x, size_t table_w)
 {
@@ -61,7 +55,7 @@ add_positions(float *x, void *const *buf, const struct k3_vit_embed_args *a, con
 				size_t at = b->patch0 + (f * b->rows + r) * b->w + c;
 				for (size_t k = 0; k < n; k++)
 					vec->axpy(x + at * a->d, weight[k],
-						  table_row(buf, &a->pos, row[k]), a->d);
+						  k3_weight_row(buf, &a->pos, row[k]), a->d);
 			}
 		}
 	}
@@ -111,17 +105,6 @@ k3_vit_patch_embed_fwd_cpu_f32(void *const *buf, const struct k3_vit_embed_args 
 	}
 }
 
-/* Whole blocks: large ones are cleared around the caches. */
-static void
-clear_table(void *const *buf, const struct k3_weight *w)
-{
-	for (size_t b = 0; b < w->n; b++) {
-		size_t first = b * w->block_rows,
-		       rows = first + w->block_rows < w->rows ? w->block_rows : w->rows - first;
-		memset(buf[w->first + b], 0, rows * w->cols * sizeof(float));
-	}
-}
-
 void
 k3_vit_patch_embed_bwd_cpu_f32(void *const *buf, const struct k3_vit_embed_args *a)
 {
@@ -132,7 +115,7 @@ k3_vit_patch_embed_bwd_cpu_f32(void *const *buf, const struct k3_vit_embed_args 
 
 	k3_linear_dw(buf, &a->wpe, 0, a->d, dx, a->d, buf[1], a->pixels, a->n);
 	if (!w->accumulate)
-		clear_table(buf, w);
+		k3_weight_clear(buf, w);
 	for (int32_t p = 0; p < layout[K3_VL_PARTS]; p++) {
 		struct band b = band_of(layout, p);
 		for (size_t i = 0; i < b.t * b.rows * b.w; i++) {
@@ -142,7 +125,7 @@ k3_vit_patch_embed_bwd_cpu_f32(void *const *buf, const struct k3_vit_embed_args 
 			float weight[4];
 			size_t n = four_taps(row, weight, &ty, &tx, a->table_w);
 			for (size_t k = 0; k < n; k++)
-				vec->axpy(table_row(buf, w, row[k]), weight[k],
+				vec->axpy(k3_weight_row(buf, w, row[k]), weight[k],
 					  dx + (b.patch0 + i) * a->d, a->d);
 		}
 	}

@@ -5,12 +5,6 @@
 #include "norm_rows.h"
 #include "rope.h"
 
-static size_t
-patches_of(const int32_t *part)
-{
-	return (size_t)part[K3_VP_T] * (size_t)part[K3_VP_ROWS] * (size_t)part[K3_VP_W];
-}
-
 void
 k3_vit_qkv_fwd_cpu_f32(void *const *buf, const struct k3_vit_qkv_args *a)
 {
@@ -25,7 +19,7 @@ k3_vit_qkv_fwd_cpu_f32(void *const *buf, const struct k3_vit_qkv_args *a)
 		struct rope rope = rope_of(part, a->dq / a->h, 1, work);
 		float *row = qkv + (size_t)part[K3_VP_PATCH0] * ld;
 
-		for (size_t i = 0; i < patches_of(part); i++, row += ld)
+		for (size_t i = 0; i < k3_vit_part_patches(part); i++, row += ld)
 			rope_turn(&rope, rope_patch(&rope, i), row, row, 2 * a->h);
 	}
 }
@@ -38,7 +32,7 @@ turn_back(float *dp, const float *dq, const float *dkv, const int32_t *part, flo
 	struct rope rope = rope_of(part, a->dq / a->h, -1, work);
 	size_t first = (size_t)part[K3_VP_PATCH0];
 
-	for (size_t i = first; i < first + patches_of(part); i++) {
+	for (size_t i = first; i < first + k3_vit_part_patches(part); i++) {
 		const float *factors = rope_patch(&rope, i - first);
 		float *to = dp + i * 3 * a->dq;
 

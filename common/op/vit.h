@@ -3,17 +3,17 @@
  * The patches of a microbatch's items (images; videos of up to max_frames frames) are cut in vision
  * tiles.  A tile holds parts; a part is a band of one item: whole merge rows (merge_h grid rows) in
  * every frame, so that the mean over frames and the 2x2 merge stay inside a tile.  A large item has
- * parts in several tiles, small items share one.  Tokens of a part: frame by frame, grid row by grid
- * row, column by column; parts one after the other.  Merged tokens of a part: merge row by merge row,
- * column by column (frames are averaged).
+ * parts in several tiles, small items share one.  Patches of a part: frame by frame, grid row by
+ * grid row, column by column; parts one after the other.  Merged tokens of a part: merge row by
+ * merge row, column by column (frames are averaged).
  *
  * The vision layout of a tile is one int32 datum, written by vit_load:
  *   header   K3_VL_HEAD numbers
  *   parts    K3_VP_LEN numbers each
  * Kernels take sizes of parts from there; arguments hold the tile's totals alone.
  *
- * n: patches of the tile, m: merged tokens of the tile, d: tower width, dq: attention width, h heads
- * of hd = dq / h, f: hidden width of the MLP, c = merge_h merge_w d, D: text width.
+ * n: patches of the tile, m: merged tokens of the tile, d: tower width, dq: attention width, h
+ * heads of hd = dq / h, f: hidden width of the MLP, c = merge_h merge_w d, D: text width.
  */
 #ifndef K3_OP_VIT_H
 #define K3_OP_VIT_H
@@ -48,7 +48,29 @@ k3_vit_part(const int32_t *layout, int32_t part)
 	return layout + K3_VL_HEAD + (ptrdiff_t)part * K3_VP_LEN;
 }
 
-/* vit_patch_embed: x = patches Wpe^T + pos(item's grid, row, column) + time(frame, only when t > 1).
+/** Patches of a part in each frame. */
+static inline size_t
+k3_vit_frame_patches(const int32_t *part)
+{
+	return (size_t)part[K3_VP_ROWS] * (size_t)part[K3_VP_W];
+}
+
+/** Patches of a part in all frames. */
+static inline size_t
+k3_vit_part_patches(const int32_t *part)
+{
+	return (size_t)part[K3_VP_T] * k3_vit_frame_patches(part);
+}
+
+/** Where the part begins in a frame: number of its first patch among those of the whole item. */
+static inline size_t
+k3_vit_item_patch(const int32_t *part, int32_t frame)
+{
+	return ((size_t)frame * (size_t)part[K3_VP_H] + (size_t)part[K3_VP_ROW0]) *
+	       (size_t)part[K3_VP_W];
+}
+
+/* vit_patch_embed: x = patches Wpe^T + pos(item's grid, row, column) + time(frame, when t > 1).
  *   pos is the table itself when the grid has its size, else its bilinear resampling for the whole
  *   item (model.md 6.2), of which a part takes its rows.
  * vit_patch_embed_fwd: 0 W x [n,d]
@@ -69,8 +91,8 @@ struct k3_vit_embed_args {
 void k3_vit_patch_embed_fwd_cpu_f32(void *const *buf, const struct k3_vit_embed_args *a);
 void k3_vit_patch_embed_bwd_cpu_f32(void *const *buf, const struct k3_vit_embed_args *a);
 
-/* vit_qkv: q | k | v = RMSNorm(x; norm) Wqkv^T, q and k rotated by the 2-D RoPE of model.md 6.3 with
- *   row and column of the whole item.
+/* vit_qkv: q | k | v = RMSNorm(x; norm) Wqkv^T, q and k rotated by the 2-D RoPE of model.md 6.3
+ *   with row and column of the whole item.
  * vit_qkv_fwd:    0 W qkv [n,3dq] (q columns, k columns, v columns; each h times hd)
  *                 1 W rstd [n]
  *                 2 R x [n,d]
@@ -118,8 +140,8 @@ k3_vit_qkv_work_floats(size_t n, size_t d, size_t hd)
  *               2 R qkv [n,3dq] of the queries' tile
  *               3 R layout of it
  *               4 W work [k3_vit_attn_fwd_work_floats]
- *               kqkv: 1..x R qkv of the tiles that hold keys of the queries' items, in tile order (the
- *               queries' own tile is one of them)
+ *               kqkv: 1..x R qkv of the tiles that hold keys of the queries' items, in tile order
+ *               (the queries' own tile is one of them)
  *               klayout: as many R layouts
  * vit_attn_bwd: one pair of a query tile and a key tile
  *               0 W/RW dq [n,dq] (init_dq = 1: written)
@@ -281,15 +303,15 @@ void k3_vit_project_fwd_cpu_f32(void *const *buf, const struct k3_vit_project_ar
 void k3_vit_project_bwd_dx_cpu_f32(void *const *buf, const struct k3_vit_project_args *a);
 void k3_vit_project_bwd_dw_cpu_f32(void *const *buf, const struct k3_vit_project_args *a);
 
-/* Features into the text (model.md 6.6).  map i32 [t]: merged token (of the microbatch) that replaces
- *   the row's embedding, -1: none; written by batch_load.
+/* Features into the text (model.md 6.6).  map i32 [t]: merged token (of the microbatch) that
+ *   replaces the row's embedding, -1: none; written by batch_load.
  * vision_scatter_fwd: 0 RW p [t,D]: rows with map >= 0 are replaced
  *                     1 R map [t]
  *                     y: list R features [m_j,D] of the vision tiles that the rows need
  *                     layout: as many R vision layouts (K3_VL_MERGED0 and K3_VL_MERGED say which
  *                     merged tokens a tile holds)
- * vision_scatter_bwd: 0 W dy [m,D]: gradient rows of the tile's merged tokens; exact zeros where no row
- *                     asks
+ * vision_scatter_bwd: 0 W dy [m,D]: gradient rows of the tile's merged tokens; exact zeros where
+ *                     no row asks
  *                     1 R vision layout
  *                     dp: list R dp [t_i,D] of the text tiles that hold its rows
  *                     map: as many R maps
@@ -319,8 +341,8 @@ struct k3_host_batch;
 void k3_vit_load_cpu(void *const *buf, const struct k3_vit_load_args *a,
 		     const struct k3_host_batch *batch);
 
-/* zero_grads: what a microbatch without images gives the vision parameters: exact zeros, whatever the
- *   weights hold.  0 .. W/RW gradients of elems[i] floats (accumulate = 1: untouched).
+/* zero_grads: what a microbatch without images gives the vision parameters: exact zeros, whatever
+ *   the weights hold.  0 .. W/RW gradients of elems[i] floats (accumulate = 1: untouched).
  */
 struct k3_zero_args {
 	uint32_t n_buf;

@@ -170,6 +170,9 @@ void bench_expect(struct bench_case *c, const char *what, const float *got, size
 void bench_judge(struct bench_case *c, const char *what, double error, double tolerance);
 /** 2^-24 times what a sum of so many terms loses, with room for the last places of exp and tanh. */
 double bench_tolerance(size_t length);
+/** y [m, n] = op(A) op(B), without leading dimensions. */
+void bench_dgemm(double *y, enum bench_form form, size_t m, size_t n, size_t k, const double *a,
+		 const double *b);
 /** op(A) op(B) [m, n] in double, for what a kernel hands to nobody. */
 double *bench_wide(struct bench_case *c, enum bench_form form, size_t m, size_t n, size_t k,
 		   const float *a, size_t lda, const float *b, size_t ldb);

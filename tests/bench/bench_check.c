@@ -164,6 +164,16 @@ widen(struct bench_case *c, const float *x, size_t ldx, size_t rows, size_t cols
 	return y;
 }
 
+void
+bench_dgemm(double *y, enum bench_form form, size_t m, size_t n, size_t k, const double *a,
+	    const double *b)
+{
+	cblas_dgemm(CblasRowMajor, form == BENCH_TN ? CblasTrans : CblasNoTrans,
+		    form == BENCH_NT ? CblasTrans : CblasNoTrans, (blasint)m, (blasint)n,
+		    (blasint)k, 1.0, a, (blasint)(form == BENCH_TN ? m : k), b,
+		    (blasint)(form == BENCH_NT ? k : n), 0.0, y, (blasint)n);
+}
+
 double *
 bench_wide(struct bench_case *c, enum bench_form form, size_t m, size_t n, size_t k, const float *a,
 	   size_t lda, const float *b, size_t ldb)
@@ -172,10 +182,8 @@ bench_wide(struct bench_case *c, enum bench_form form, size_t m, size_t n, size_
 	size_t a_rows = form == BENCH_TN ? k : m, a_cols = form == BENCH_TN ? m : k;
 	size_t b_rows = form == BENCH_NT ? n : k, b_cols = form == BENCH_NT ? k : n;
 
-	cblas_dgemm(CblasRowMajor, form == BENCH_TN ? CblasTrans : CblasNoTrans,
-		    form == BENCH_NT ? CblasTrans : CblasNoTrans, (blasint)m, (blasint)n,
-		    (blasint)k, 1.0, widen(c, a, lda, a_rows, a_cols), (blasint)a_cols,
-		    widen(c, b, ldb, b_rows, b_cols), (blasint)b_cols, 0.0, y, (blasint)n);
+	bench_dgemm(y, form, m, n, k, widen(c, a, lda, a_rows, a_cols),
+		    widen(c, b, ldb, b_rows, b_cols));
 	return y;
 }
 

@@ -1,7 +1,6 @@
 /* k3_bench op mla: attention of a tile of queries over its own keys (causal) and over those of the
  * tile before it (all pairs), forward and backward.  The oracle forms whole matrices of each head
  * in double. */
-#include <cblas.h>
 #include <math.h>
 #include <string.h>
 
@@ -25,15 +24,6 @@ pair_flops(const struct attn *x, bool backward)
 	double kq = (double)x->kq, v = (double)x->v;
 
 	return (double)x->h * pairs * (backward ? 6 * kq + 4 * v : 2 * kq + 2 * v);
-}
-
-static void
-product(double *y, CBLAS_TRANSPOSE ta, CBLAS_TRANSPOSE tb, size_t m, size_t n, size_t k,
-	const double *a, const double *b)
-{
-	cblas_dgemm(CblasRowMajor, ta, tb, (blasint)m, (blasint)n, (blasint)k, 1.0, a,
-		    (blasint)(ta == CblasTrans ? m : k), b, (blasint)(tb == CblasTrans ? k : n),
-		    0.0, y, (blasint)n);
 }
 
 struct head {
@@ -81,11 +71,11 @@ solve_head(const struct attn *x, size_t h, struct head *e)
 	size_t t = x->t, kq = x->kq, v = x->v, kvw = x->nope + v;
 
 	load_head(x, h, e);
-	product(e->s, CblasNoTrans, CblasTrans, t, t, kq, e->q, e->k);
+	bench_dgemm(e->s, BENCH_NT, t, t, kq, e->q, e->k);
 	softmax(x, h, e->s);
-	product(e->o, CblasNoTrans, CblasNoTrans, t, v, t, e->s, e->v);
-	product(e->dp, CblasNoTrans, CblasTrans, t, t, v, e->da, e->v);
-	product(e->dv, CblasTrans, CblasNoTrans, t, v, t, e->s, e->da);
+	bench_dgemm(e->o, BENCH_NN, t, v, t, e->s, e->v);
+	bench_dgemm(e->dp, BENCH_NT, t, t, v, e->da, e->v);
+	bench_dgemm(e->dv, BENCH_TN, t, v, t, e->s, e->da);
 	for (size_t i = 0; i < t; i++) {
 		double *delta = &x->delta[i * x->h + h];
 		for (size_t c = 0; c < v; c++) {
@@ -95,8 +85,8 @@ solve_head(const struct attn *x, size_t h, struct head *e)
 		for (size_t j = 0; j < t; j++)
 			e->dp[i * t + j] = e->s[i * t + j] * (e->dp[i * t + j] - *delta) * x->scale;
 	}
-	product(e->dq, CblasNoTrans, CblasNoTrans, t, kq, t, e->dp, e->k);
-	product(e->dk, CblasTrans, CblasNoTrans, t, kq, t, e->dp, e->q);
+	bench_dgemm(e->dq, BENCH_NN, t, kq, t, e->dp, e->k);
+	bench_dgemm(e->dk, BENCH_TN, t, kq, t, e->dp, e->q);
 	for (size_t i = 0; i < t; i++) {
 		double *dkv = x->dkv + i * x->ldk + h * kvw,
 		       *rope = x->dkv + (i + 1) * x->ldk - x->rope;

@@ -3,18 +3,9 @@
  * were taken side by side may be divided by each other. */
 #include <cblas.h>
 #include <string.h>
-#include <time.h>
 
+#include "../../common/clock.h"
 #include "bench.h"
-
-static double
-now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static void
 multiply(const struct bench_product *p)
@@ -61,13 +52,13 @@ prepare_products(struct bench_case *c, struct bench_product *cube, const struct 
 static double
 product_rate(const struct bench_product *p, size_t n)
 {
-	double flops = 0, start = now();
+	double flops = 0, start = k3_clock_s(CLOCK_THREAD_CPUTIME_ID);
 
 	for (size_t i = 0; i < n; i++) {
 		multiply(&p[i]);
 		flops += product_flops(&p[i]);
 	}
-	return flops / (now() - start);
+	return flops / (k3_clock_s(CLOCK_THREAD_CPUTIME_ID) - start);
 }
 
 struct update {
@@ -85,10 +76,10 @@ update(float *restrict a, const float *restrict b, float s, size_t n)
 static double
 update_rate(const struct update *u)
 {
-	double start = now();
+	double start = k3_clock_s(CLOCK_THREAD_CPUTIME_ID);
 
 	update(u->a, u->b, 0x1p-10f, u->n);
-	return 12.0 * (double)u->n / (now() - start);
+	return 12.0 * (double)u->n / (k3_clock_s(CLOCK_THREAD_CPUTIME_ID) - start);
 }
 
 static struct update
@@ -126,9 +117,9 @@ bench_measure(struct bench_case *c, double *limit_rate)
 		size_t i = round ? round - 1 : 0;
 
 		for (size_t k = 0; k < c->n_calls; k++) {
-			double start = now();
+			double start = k3_clock_s(CLOCK_THREAD_CPUTIME_ID);
 			bench_kernel(&c->call[k]);
-			c->call[k].seconds[i] = now() - start;
+			c->call[k].seconds[i] = k3_clock_s(CLOCK_THREAD_CPUTIME_ID) - start;
 		}
 		limit_rate[i] = c->limit == BENCH_MEMORY ? update_rate(&u) : product_rate(p, n);
 	}

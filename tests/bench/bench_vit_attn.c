@@ -1,6 +1,5 @@
 /* k3_bench op vit: attention of an image's patches among themselves, forward and backward.  The
  * oracle forms whole matrices of each head in double. */
-#include <cblas.h>
 #include <math.h>
 
 #include "bench_vit.h"
@@ -16,15 +15,6 @@ struct attn {
 struct head {
 	double *q, *k, *v, *dout, *out, *p, *ds;
 };
-
-static void
-product(double *y, CBLAS_TRANSPOSE ta, CBLAS_TRANSPOSE tb, size_t m, size_t n, size_t k,
-	const double *a, const double *b)
-{
-	cblas_dgemm(CblasRowMajor, ta, tb, (blasint)m, (blasint)n, (blasint)k, 1.0, a,
-		    (blasint)(ta == CblasTrans ? m : k), b, (blasint)(tb == CblasTrans ? k : n),
-		    0.0, y, (blasint)n);
-}
 
 /* Scores become P; lse of each row. */
 static void
@@ -59,17 +49,16 @@ put(double *y, size_t ld, const double *from, size_t n, size_t hd)
 static void
 solve_head(const struct attn *t, size_t head, const struct head *e)
 {
-	const CBLAS_TRANSPOSE no = CblasNoTrans, yes = CblasTrans;
 	size_t n = t->x->n, hd = t->x->hd, h = t->x->h, dq = t->x->dq, first = head * hd;
 
 	get(e->q, t->qkv + first, 3 * dq, n, hd);
 	get(e->k, t->qkv + dq + first, 3 * dq, n, hd);
 	get(e->v, t->qkv + 2 * dq + first, 3 * dq, n, hd);
 	get(e->dout, t->dout + first, dq, n, hd);
-	product(e->p, no, yes, n, n, hd, e->q, e->k);
+	bench_dgemm(e->p, BENCH_NT, n, n, hd, e->q, e->k);
 	softmax(e->p, t->lse + head, n, h, t->scale);
-	product(e->ds, no, yes, n, n, hd, e->dout, e->v);
-	product(e->out, no, no, n, hd, n, e->p, e->v);
+	bench_dgemm(e->ds, BENCH_NT, n, n, hd, e->dout, e->v);
+	bench_dgemm(e->out, BENCH_NN, n, hd, n, e->p, e->v);
 	put(t->o + first, dq, e->out, n, hd);
 	for (size_t i = 0; i < n; i++) {
 		double *delta = &t->delta[i * h + head];
@@ -79,11 +68,11 @@ solve_head(const struct attn *t, size_t head, const struct head *e)
 		for (size_t j = i * n; j < (i + 1) * n; j++)
 			e->ds[j] = e->p[j] * (e->ds[j] - *delta) * t->scale;
 	}
-	product(e->out, no, no, n, hd, n, e->ds, e->k);
+	bench_dgemm(e->out, BENCH_NN, n, hd, n, e->ds, e->k);
 	put(t->dq + first, dq, e->out, n, hd);
-	product(e->out, yes, no, n, hd, n, e->ds, e->q);
+	bench_dgemm(e->out, BENCH_TN, n, hd, n, e->ds, e->q);
 	put(t->dkv + first, 2 * dq, e->out, n, hd);
-	product(e->out, yes, no, n, hd, n, e->p, e->dout);
+	bench_dgemm(e->out, BENCH_TN, n, hd, n, e->p, e->dout);
 	put(t->dkv + dq + first, 2 * dq, e->out, n, hd);
 }
 
