@@ -1,6 +1,6 @@
 /* A group of routed experts on CUDA: the products of expert_task.h in order, on the tensor cores where
- * they can be.  The trap: whether they can must not change between the two products of a task, because
- * the second adds up what the first left in the scratch; both see the same operands' widths. */
+ * they can be.  The trap: both products of a data gradient must go the same way, because the second adds
+ * up what the first left in the scratch. */
 #include <string.h>
 
 #include "expert_task.h"
@@ -11,19 +11,26 @@ extern "C" {
 #include "../../common/op/moe.h"
 }
 
+/* A product by the way that is possible, for both of them if there are two. */
 template <typename T>
 static void
-product(enum expert_product which, struct expert_task *task, const struct k3_cuda *cuda)
+products(enum expert_product which, struct expert_task *task, enum expert_product then,
+	 struct expert_task *next, const struct k3_cuda *cuda)
 {
-	size_t f = (size_t)task->f;
+	bool tensor;
 
 	if (task->experts == 0 || (task->tk == 0 && which != WEIGHTS))
 		return;
-	task->parts = (int)blocks_for(f, WGMMA_PART_COLS);
-	if (k3_type<T>::id == K3_CUDA_BF16 && task->tk && k3i_expert_wgmma(which, task, cuda))
-		return;
-	task->parts = (int)blocks_for(f, FMA_PART_COLS);
-	k3i_expert_fma(k3_type<T>::id, which, task, cuda);
+	tensor = k3_type<T>::id == K3_CUDA_BF16 && k3i_expert_wgmma_can(task) &&
+		 (!next || k3i_expert_wgmma_can(next));
+	for (; task; task = next, next = NULL, which = then) {
+		task->parts =
+			(int)blocks_for((size_t)task->f, tensor ? WGMMA_PART_COLS : FMA_PART_COLS);
+		if (tensor)
+			k3i_expert_wgmma(which, task, cuda);
+		else
+			k3i_expert_fma(k3_type<T>::id, which, task, cuda);
+	}
 }
 
 static struct expert_task
@@ -53,7 +60,7 @@ expert_gu(void *const *buf, const struct k3_expert_args *a, const struct k3_cuda
 	task.out[0] = buf[0];
 	task.x[0] = buf[1];
 	task.y[0] = buf[a->w13.first];
-	product<T>(GATE_UP, &task, cuda);
+	products<T>(GATE_UP, &task, GATE_UP, NULL, cuda);
 }
 
 template <typename T>
@@ -66,11 +73,10 @@ expert_fwd(void *const *buf, const struct k3_expert_args *a, const struct k3_cud
 	up.out[1] = buf[4];
 	up.x[0] = buf[2];
 	up.y[0] = buf[a->w13.first];
-	product<T>(GATE_UP, &up, cuda);
 	down.out[0] = buf[1];
 	down.x[0] = buf[4];
 	down.y[0] = buf[a->w2.first];
-	product<T>(DOWN, &down, cuda);
+	products<T>(GATE_UP, &up, DOWN, &down, cuda);
 }
 
 extern "C" size_t
@@ -91,13 +97,12 @@ expert_dgrad(void *const *buf, const struct k3_expert_args *a, const struct k3_c
 	hidden.gu = buf[4];
 	hidden.w = (const float *)buf[6];
 	hidden.part = (float *)cuda->scratch;
-	product<T>(D_HIDDEN, &hidden, cuda);
 	latent.out[0] = buf[1];
 	latent.x[0] = buf[0];
 	latent.y[0] = buf[a->w13.first];
 	latent.part = (float *)cuda->scratch;
 	latent.dwt = (float *)buf[2];
-	product<T>(D_LATENT, &latent, cuda);
+	products<T>(D_HIDDEN, &hidden, D_LATENT, &latent, cuda);
 }
 
 /* h of the group's rows, each times its weight. */
@@ -141,7 +146,7 @@ expert_wgrad(void *const *buf, const struct k3_expert_args *a, const struct k3_c
 	task.out[1] = buf[a->w2.first];
 	task.accumulate[0] = (int)a->w13.accumulate;
 	task.accumulate[1] = (int)a->w2.accumulate;
-	product<T>(WEIGHTS, &task, cuda);
+	products<T>(WEIGHTS, &task, WEIGHTS, NULL, cuda);
 }
 
 K3_CUDA_BOTH(expert_gu, k3_expert_args)

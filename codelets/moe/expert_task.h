@@ -34,8 +34,9 @@ struct expert_task {
 /* columns of part for either way; the scratch is for the narrower blocks */
 enum { WGMMA_PART_COLS = 128, FMA_PART_COLS = 64 };
 
-/** False, nothing launched: the device or the operands are not for it. */
-bool k3i_expert_wgmma(enum expert_product product, const struct expert_task *task,
+/** The device and all operands are for the tensor cores. */
+bool k3i_expert_wgmma_can(const struct expert_task *task);
+void k3i_expert_wgmma(enum expert_product product, const struct expert_task *task,
 		      const struct k3_cuda *cuda);
 void k3i_expert_fma(enum k3_cuda_type type, enum expert_product product,
 		    const struct expert_task *task, const struct k3_cuda *cuda);

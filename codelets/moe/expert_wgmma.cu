@@ -43,12 +43,12 @@ aligned(const void *p)
 	return ((uintptr_t)p & 15) == 0;
 }
 
-static bool
-usable(const struct expert_task *task)
+bool
+k3i_expert_wgmma_can(const struct expert_task *task)
 {
 	struct cudaFuncAttributes found;
 
-	if (task->r % 8 || task->f % 8 || !aligned(task->gu))
+	if (task->tk == 0 || task->r % 8 || task->f % 8 || !aligned(task->gu))
 		return false;
 	for (int i = 0; i < 2; i++)
 		if (!aligned(task->x[i]) || !aligned(task->y[i]) || !aligned(task->out[i]))
@@ -122,19 +122,16 @@ launch_weights(struct expert_job *job, const struct k3_cuda *cuda)
 	launch<WEIGHTS>(job, cuda);
 }
 
-bool
+void
 k3i_expert_wgmma(enum expert_product product, const struct expert_task *task,
 		 const struct k3_cuda *cuda)
 {
 	struct expert_job job;
 
-	if (!usable(task))
-		return false;
 	memset(&job, 0, sizeof(job));
 	job.task = *task;
 	if (product == WEIGHTS)
 		launch_weights(&job, cuda);
 	else
 		launch_rows(&job, product, cuda);
-	return true;
 }
