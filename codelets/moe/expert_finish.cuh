@@ -7,6 +7,7 @@
  */
 #ifndef K3_MOE_EXPERT_FINISH_CUH
 #define K3_MOE_EXPERT_FINISH_CUH
+#include "expert_tiles.cuh"
 #include "fast_situ.cuh"
 
 /* Two bf16 columns in a word. */
@@ -62,13 +63,15 @@ store_turned(k3_bf16 *to, uint32_t (&w)[4], bool there)
 		*reinterpret_cast<uint4 *>(to) = make_uint4(w[0], w[1], w[2], w[3]);
 }
 
-static __device__ __forceinline__ void
-load_turned(uint32_t (&w)[4], const k3_bf16 *from, bool there)
+/* The pair of columns `col` of a row in the boxes of load_saved(); both within the tile. */
+static __device__ __forceinline__ uint32_t
+saved_pair(uint32_t boxes, int row, int col)
 {
-	uint4 x = there ? *reinterpret_cast<const uint4 *>(from) : make_uint4(0, 0, 0, 0);
+	uint32_t at = boxes + (row / BOX * 2 + col / BOX) * BOX_BYTES + row % BOX * 128, w;
 
-	w[0] = x.x, w[1] = x.y, w[2] = x.z, w[3] = x.w;
-	turn(w);
+	at += (uint32_t)((col % BOX * 2) ^ (row % 8 * 16));
+	asm volatile("ld.shared.u32 %0, [%1];" : "=r"(w) : "r"(at));
+	return w;
 }
 
 /* First row of this thread; the other is 8 further. */
@@ -78,19 +81,26 @@ thread_row(const struct tile *t)
 	return t->row + (int)(threadIdx.x >> 5) * 16 + (int)(threadIdx.x >> 2 & 7);
 }
 
+/* First of the 8 columns that this thread stores of the first 32. */
+static __device__ __forceinline__ int
+thread_col(const struct tile *t)
+{
+	return t->col + 8 * (int)(threadIdx.x & 3);
+}
+
 static __device__ __forceinline__ void
 finish_gate_up(const struct expert_task *task, const struct tile *t, const float (&d)[64])
 {
-	k3_bf16 *gu = (k3_bf16 *)task->out[0], *hidden = (k3_bf16 *)task->out[1];
 	const float b1 = task->beta1, b2 = task->beta2;
 	size_t f = (size_t)task->f;
 
 #pragma unroll
 	for (int part = 0; part < 4; part++) {
 		const int half = part >> 1, block = (part & 1) * 4;
-		size_t row = (size_t)(thread_row(t) + 8 * half);
-		int col = t->col + 8 * (block + (int)(threadIdx.x & 3));
-		bool there = row < (size_t)t->end && col < task->f;
+		size_t row = (size_t)(thread_row(t) + 8 * half), col = (size_t)thread_col(t);
+		k3_bf16 *gu = (k3_bf16 *)task->out[0] + row * 2 * f + col;
+		k3_bf16 *hidden = (k3_bf16 *)task->out[1];
+		bool there = row < (size_t)t->end && col + 8 * block < f;
 		uint32_t g[4], u[4], h[4];
 #pragma unroll
 		for (int i = 0; i < 4; i++) {
@@ -105,10 +115,10 @@ finish_gate_up(const struct expert_task *task, const struct tile *t, const float
 							     b1, b2);
 			h[i] = pair(situ_value(&first, b1, b2), situ_value(&second, b1, b2));
 		}
-		store_turned(gu + row * 2 * f + col, g, there);
-		store_turned(gu + row * 2 * f + f + col, u, there);
+		store_turned(gu + 8 * block, g, there);
+		store_turned(gu + f + 8 * block, u, there);
 		if (hidden)
-			store_turned(hidden + row * f + col, h, there);
+			store_turned(hidden + row * f + col + 8 * block, h, there);
 	}
 }
 
@@ -125,66 +135,84 @@ hidden_gradient(float *dg, float *du, float dh, float g, float u, float weight, 
 	return situ_value(&p, b1, b2) * dh;
 }
 
-static __device__ __forceinline__ void
-finish_hidden(const struct expert_task *task, const struct tile *t, const float (&d)[64])
+/* Four pairs of g and u, d[at] on, become those of dg and du; returns the sum of h dh. */
+static __device__ __forceinline__ float
+hidden_pairs(uint32_t (&g)[4], uint32_t (&u)[4], const float (&d)[64], const int at, float weight,
+	     const struct expert_task *task)
 {
-	k3_bf16 *dgu = (k3_bf16 *)task->out[0];
-	const k3_bf16 *gu = (const k3_bf16 *)task->gu;
-	size_t f = (size_t)task->f;
+	const float b1 = task->beta1, b2 = task->beta2;
+	float dot = 0;
 
 #pragma unroll
-	for (int half = 0; half < 2; half++) {
-		size_t row = (size_t)(thread_row(t) + 8 * half);
-		bool live = row < (size_t)t->end;
-		float weight = live ? task->w[task->src[row]] : 0.0f, dot = 0;
-#pragma unroll
-		for (int block = 0; block < 16; block += 4) {
-			int col = t->col + 8 * (block + (int)(threadIdx.x & 3));
-			size_t at = row * 2 * f + col;
-			bool there = live && col < task->f;
-			uint32_t g[4], u[4];
-			load_turned(g, gu + at, there);
-			load_turned(u, gu + at + f, there);
-#pragma unroll
-			for (int i = 0; i < 4; i++) {
-				const int k = 4 * (block + i) + 2 * half;
-				float dg[2], du[2];
-				dot += hidden_gradient(dg, du, d[k], pair_first(g[i]),
-						       pair_first(u[i]), weight, task->beta1,
-						       task->beta2);
-				dot += hidden_gradient(dg + 1, du + 1, d[k + 1], pair_second(g[i]),
-						       pair_second(u[i]), weight, task->beta1,
-						       task->beta2);
-				g[i] = pair(dg[0], dg[1]);
-				u[i] = pair(du[0], du[1]);
-			}
-			store_turned(dgu + at, g, there);
-			store_turned(dgu + at + f, u, there);
-		}
-		dot += __shfl_xor_sync(0xffffffffu, dot, 1);
-		dot += __shfl_xor_sync(0xffffffffu, dot, 2);
-		if (live && (threadIdx.x & 3) == 0)
-			task->part[row * task->parts + t->col / TILE] = dot;
+	for (int i = 0; i < 4; i++) {
+		const int k = at + 4 * i;
+		float dg[2], du[2];
+		dot += hidden_gradient(dg, du, d[k], pair_first(g[i]), pair_first(u[i]), weight, b1,
+				       b2);
+		dot += hidden_gradient(dg + 1, du + 1, d[k + 1], pair_second(g[i]),
+				       pair_second(u[i]), weight, b1, b2);
+		g[i] = pair(dg[0], dg[1]);
+		u[i] = pair(du[0], du[1]);
 	}
+	return dot;
+}
+
+/* g and u lie in two stages.  Columns that are not there have d = 0. */
+template <int HALF>
+static __device__ __forceinline__ void
+finish_hidden_half(const struct expert_task *task, const struct tile *t, const float (&d)[64],
+		   uint32_t saved_g, uint32_t saved_u)
+{
+	int local = thread_row(t) - t->row + 8 * HALF, f = task->f;
+	size_t row = (size_t)(t->row + local);
+	bool live = row < (size_t)t->end;
+	float weight = live ? task->w[task->src[row]] : 0.0f, dot = 0;
+	k3_bf16 *dgu = (k3_bf16 *)task->out[0] + row * 2 * f + thread_col(t);
+
+#pragma unroll
+	for (int block = 0; block < 16; block += 4) {
+		bool there = live && thread_col(t) + 8 * block < f;
+		uint32_t g[4], u[4];
+#pragma unroll
+		for (int i = 0; i < 4; i++) {
+			int in = 8 * (block + i) + 2 * (int)(threadIdx.x & 3);
+			g[i] = saved_pair(saved_g, local, in);
+			u[i] = saved_pair(saved_u, local, in);
+		}
+		dot += hidden_pairs(g, u, d, 4 * block + 2 * HALF, weight, task);
+		store_turned(dgu + 8 * block, g, there);
+		store_turned(dgu + f + 8 * block, u, there);
+	}
+	dot += __shfl_xor_sync(0xffffffffu, dot, 1);
+	dot += __shfl_xor_sync(0xffffffffu, dot, 2);
+	if (live && (threadIdx.x & 3) == 0)
+		task->part[row * task->parts + t->col / TILE] = dot;
+}
+
+static __device__ __forceinline__ void
+finish_hidden(const struct expert_task *task, const struct tile *t, const float (&d)[64],
+	      uint32_t saved_g, uint32_t saved_u)
+{
+	finish_hidden_half<0>(task, t, d, saved_g, saved_u);
+	finish_hidden_half<1>(task, t, d, saved_g, saved_u);
 }
 
 /* Rows as they are; `width` columns. */
 static __device__ __forceinline__ void
 finish_rows(const struct expert_task *task, const struct tile *t, const float (&d)[64], int width)
 {
-	k3_bf16 *out = (k3_bf16 *)task->out[0];
-
 #pragma unroll
 	for (int part = 0; part < 8; part++) {
 		const int half = part >> 2, block = (part & 3) * 4;
 		size_t row = (size_t)(thread_row(t) + 8 * half);
-		int col = t->col + 8 * (block + (int)(threadIdx.x & 3));
+		k3_bf16 *out = (k3_bf16 *)task->out[0] + row * width + thread_col(t);
 		uint32_t w[4];
 #pragma unroll
 		for (int i = 0; i < 4; i++)
 			w[i] = pair(d[4 * (block + i) + 2 * half],
 				    d[4 * (block + i) + 2 * half + 1]);
-		store_turned(out + row * width + col, w, row < (size_t)t->end && col < width);
+		store_turned(out + 8 * block, w,
+			     row < (size_t)t->end && thread_col(t) + 8 * block < width);
 	}
 }
 
@@ -235,8 +263,6 @@ finish(const struct expert_task *task, const struct tile *t, const float (&d)[64
 {
 	if (PRODUCT == GATE_UP)
 		finish_gate_up(task, t, d);
-	else if (PRODUCT == D_HIDDEN)
-		finish_hidden(task, t, d);
 	else if (PRODUCT == WEIGHTS)
 		finish_weights(task, t, d);
 	else

@@ -93,6 +93,8 @@ launch_rows(struct expert_job *job, enum expert_product product, const struct k3
 	job->width = narrow ? task->f : task->r;
 	job->depth = narrow ? task->r : wide13 ? 2 * task->f : task->f;
 	describe(&job->x[0], task->x[0], (size_t)job->depth, tk, 1);
+	if (product == D_HIDDEN)
+		describe(&job->x[1], task->gu, 2 * f, tk, 1);
 	if (product == GATE_UP || product == D_LATENT)
 		describe(&job->y[0], task->y[0], r, 2 * f, e);
 	else

@@ -1,147 +1,13 @@
-/* The kernel of expert_wgmma.cu: tiles, stages, the product of one tile. */
+/* The kernel of expert_wgmma.cu: stages, and the product of one tile. */
 #ifndef K3_MOE_EXPERT_WGMMA_CUH
 #define K3_MOE_EXPERT_WGMMA_CUH
-#include <string.h>
-
-#include "expert_task.h"
-#include "wgmma.cuh"
-
-enum { THREADS = 256, TILE = 128, STAGES = 3, STAGE_BYTES = 4 * BOX_BYTES };
-
-struct expert_job {
-	CUtensorMap x[2], y[2];
-	struct expert_task task;
-	int width, depth; /* columns of the result, contraction; not of WEIGHTS */
-	int tiles[2];	  /* of WEIGHTS: tiles of dW13 and dW2 per expert */
-};
-
-template <int PRODUCT>
-static __host__ __device__ constexpr int
-tile_columns(void)
-{
-	return PRODUCT == GATE_UP ? TILE / 2 : TILE;
-}
-
-struct tile {
-	int expert, side; /* side 1: dW2 */
-	int row, end;	  /* first row, first row that is not the expert's (or the gradient's) */
-	int col;
-	int from, depth; /* contraction: first index, how many; steps of BOX */
-};
-
-/* Shared memory: stages, barriers, first tile of each expert and its offsets. */
-struct layout {
-	uint32_t stages, full, empty;
-	int *first, *offs;
-};
-
-static __host__ __device__ constexpr size_t
-shared_bytes(int experts)
-{
-	return 1024 + STAGES * STAGE_BYTES + 64 + 2 * sizeof(int) * ((size_t)experts + 1);
-}
-
-static __device__ __forceinline__ struct layout
-layout_of(unsigned char *raw, int experts)
-{
-	unsigned char *base = raw + (1024 - (shared_address(raw) & 1023)) % 1024;
-	unsigned char *bars = base + STAGES * STAGE_BYTES;
-	struct layout l;
-
-	l.stages = shared_address(base);
-	l.full = shared_address(bars);
-	l.empty = l.full + 8 * STAGES;
-	l.first = (int *)(bars + 64);
-	l.offs = l.first + experts + 1;
-	return l;
-}
-
-/* By warp 0: first[e] is the number of row tiles before expert e. */
-static __device__ void
-list_tiles(const struct layout *l, const int32_t *offs, int experts)
-{
-	int lane = threadIdx.x, carry = 0;
-
-	for (int from = 0; from <= experts; from += 32) {
-		int e = from + lane;
-		int begin = e <= experts ? offs[e] : 0;
-		int n = e < experts ? (offs[e + 1] - begin + TILE - 1) / TILE : 0, upto = n;
-#pragma unroll
-		for (int step = 1; step < 32; step <<= 1) {
-			int below = __shfl_up_sync(0xffffffffu, upto, step);
-			upto += lane >= step ? below : 0;
-		}
-		if (e <= experts) {
-			l->first[e] = carry + upto - n;
-			l->offs[e] = begin;
-		}
-		carry += __shfl_sync(0xffffffffu, upto, 31);
-	}
-}
-
-template <int PRODUCT>
-static __device__ __forceinline__ int
-count_tiles(const struct expert_job *job, const struct layout *l)
-{
-	const int cols = tile_columns<PRODUCT>();
-
-	if (PRODUCT == WEIGHTS)
-		return job->task.experts * (job->tiles[0] + job->tiles[1]);
-	return l->first[job->task.experts] * ((job->width + cols - 1) / cols);
-}
-
-static __device__ __forceinline__ struct tile
-weight_tile(const struct expert_job *job, const struct layout *l, int index)
-{
-	int each = job->tiles[0] + job->tiles[1], left = index % each, per_row;
-	struct tile t;
-
-	t.expert = index / each;
-	t.side = left >= job->tiles[0];
-	left -= t.side ? job->tiles[0] : 0;
-	per_row = ((t.side ? job->task.f : job->task.r) + TILE - 1) / TILE;
-	t.row = left / per_row * TILE;
-	t.end = t.side ? job->task.r : 2 * job->task.f;
-	t.col = left % per_row * TILE;
-	t.from = l->offs[t.expert];
-	t.depth = l->offs[t.expert + 1] - t.from;
-	return t;
-}
-
-template <int PRODUCT>
-static __device__ __forceinline__ struct tile
-tile_at(const struct expert_job *job, const struct layout *l, int index)
-{
-	const int cols = tile_columns<PRODUCT>();
-	int per_row, which, low = 0, high = job->task.experts - 1;
-	struct tile t;
-
-	if (PRODUCT == WEIGHTS)
-		return weight_tile(job, l, index);
-	per_row = (job->width + cols - 1) / cols;
-	which = index / per_row;
-	/* the last expert whose first tile is not behind: those before it with no rows have the same */
-	while (low < high) {
-		int middle = (low + high + 1) / 2;
-		if (l->first[middle] <= which)
-			low = middle;
-		else
-			high = middle - 1;
-	}
-	t.expert = low;
-	t.side = 0;
-	t.row = l->offs[low] + (which - l->first[low]) * TILE;
-	t.end = l->offs[low + 1];
-	t.col = (index - which * per_row) * cols;
-	t.from = 0;
-	t.depth = job->depth;
-	return t;
-}
+#include "expert_tiles.cuh"
+#include "expert_finish.cuh"
 
 /* What thread 0 loads next. */
 struct loader {
 	struct tile t;
-	int index, total, done; /* tile, tiles, of its contraction */
+	int index, total, step; /* tile, tiles, stage of the tile */
 	unsigned loads;
 };
 
@@ -150,21 +16,36 @@ template <int PRODUCT>
 static __device__ __forceinline__ void
 loader_seek(struct loader *o, const struct expert_job *job, const struct layout *l)
 {
-	o->done = 0;
+	o->step = 0;
 	for (; o->index < o->total; o->index += gridDim.x) {
 		o->t = tile_at<PRODUCT>(job, l, o->index);
-		if (o->t.depth > 0)
+		if (o->t.steps > 0)
 			return;
 	}
+}
+
+/* A stage of g or of u for D_HIDDEN: the tile's elements, boxes by rows and then by columns. */
+static __device__ __forceinline__ void
+load_saved(uint32_t to, uint32_t bar, const struct expert_job *job, const struct tile *t, int col)
+{
+	for (int i = 0; i < 4; i++)
+		box_load(to + i * BOX_BYTES, &job->x[1], bar, col + i % 2 * BOX,
+			 t->row + i / 2 * BOX, 0);
 }
 
 /* A stage: two boxes of x, two of y. */
 template <int PRODUCT>
 static __device__ __forceinline__ void
-load_boxes(uint32_t to, uint32_t bar, const struct expert_job *job, const struct tile *t, int k)
+load_boxes(uint32_t to, uint32_t bar, const struct expert_job *job, const struct tile *t, int step)
 {
 	const CUtensorMap *x = &job->x[t->side], *y = &job->y[t->side];
 	uint32_t b = to + 2 * BOX_BYTES;
+	int k = step * BOX, saved = step - (t->steps - 2);
+
+	if (PRODUCT == D_HIDDEN && saved >= 0) {
+		load_saved(to, bar, job, t, t->col + saved * job->task.f);
+		return;
+	}
 
 	if (PRODUCT == WEIGHTS) {
 		box_load(to, x, bar, t->row, t->from + k, 0);
@@ -196,10 +77,9 @@ load_next(struct loader *o, const struct expert_job *job, const struct layout *l
 		return;
 	barrier_wait(l->empty + 8 * stage, (round & 1) ^ 1);
 	barrier_expect(bar, STAGE_BYTES);
-	load_boxes<PRODUCT>(l->stages + stage * STAGE_BYTES, bar, job, &o->t, o->done);
+	load_boxes<PRODUCT>(l->stages + stage * STAGE_BYTES, bar, job, &o->t, o->step);
 	o->loads++;
-	o->done += BOX;
-	if (o->done >= o->t.depth) {
+	if (++o->step >= o->t.steps) {
 		o->index += gridDim.x;
 		loader_seek<PRODUCT>(o, job, l);
 	}
@@ -232,6 +112,14 @@ release(unsigned stage, struct loader *o, const struct expert_job *job, const st
 	__syncwarp();
 }
 
+/* Address of the stage that is used as number `used`, when it is there. */
+static __device__ __forceinline__ uint32_t
+await_stage(const struct layout *l, unsigned used)
+{
+	barrier_wait(l->full + 8 * (used % STAGES), used / STAGES & 1);
+	return l->stages + used % STAGES * STAGE_BYTES;
+}
+
 /* d = the tile, rows of this warpgroup; *used counts stages. */
 template <int PRODUCT>
 static __device__ __forceinline__ void
@@ -241,9 +129,7 @@ multiply_tile(float (&d)[64], const struct tile *t, unsigned *used, struct loade
 	const int a_turned = PRODUCT == WEIGHTS, b_turned = PRODUCT != GATE_UP && PRODUCT != DOWN;
 
 	for (int k = 0; k < t->depth; k += BOX) {
-		unsigned stage = *used % STAGES;
-		uint32_t at = l->stages + stage * STAGE_BYTES;
-		barrier_wait(l->full + 8 * stage, *used / STAGES & 1);
+		uint32_t at = await_stage(l, *used);
 		if (PRODUCT == WEIGHTS && t->depth - k < BOX)
 			clear_tail(at, t->depth - k);
 		uint64_t a = operand(at + (threadIdx.x >> 7) * BOX_BYTES),
@@ -265,8 +151,6 @@ multiply_tile(float (&d)[64], const struct tile *t, unsigned *used, struct loade
 	if (t->depth > 0)
 		release<PRODUCT>((*used - 1) % STAGES, o, job, l);
 }
-
-#include "expert_finish.cuh"
 
 template <int PRODUCT>
 static __global__ void
@@ -304,7 +188,14 @@ __launch_bounds__(THREADS, 2) multiply(const __grid_constant__ struct expert_job
 		for (int q = 0; q < 64; q++)
 			d[q] = 0;
 		multiply_tile<PRODUCT>(d, &t, &used, &o, &job, &l);
-		finish<PRODUCT>(&job.task, &t, d);
+		if (PRODUCT == D_HIDDEN) {
+			uint32_t g = await_stage(&l, used), u = await_stage(&l, used + 1);
+			finish_hidden(&job.task, &t, d, g, u);
+			release<PRODUCT>(used++ % STAGES, &o, &job, &l);
+			release<PRODUCT>(used++ % STAGES, &o, &job, &l);
+		} else {
+			finish<PRODUCT>(&job.task, &t, d);
+		}
 	}
 }
 

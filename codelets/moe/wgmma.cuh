@@ -63,26 +63,30 @@ barrier_expect(uint32_t barrier, uint32_t bytes)
 		     : "memory");
 }
 
+static __device__ __forceinline__ bool
+barrier_try(uint32_t barrier, uint32_t parity)
+{
+	uint32_t done;
+
+	asm volatile("{\n\t.reg .pred p;\n\t"
+		     "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n\t"
+		     "selp.u32 %0, 1, 0, p;\n\t}"
+		     : "=r"(done)
+		     : "r"(barrier), "r"(parity)
+		     : "memory");
+	return done;
+}
+
 /** Until the phase of this parity has ended.  Ends the program when that takes 2^35 cycles: a lost copy
  * must not become a silent machine. */
 static __device__ __forceinline__ void
 barrier_wait(uint32_t barrier, uint32_t parity)
 {
-	long long since = clock64();
-	uint32_t done;
-
-	for (;;) {
-		asm volatile("{\n\t.reg .pred p;\n\t"
-			     "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n\t"
-			     "selp.u32 %0, 1, 0, p;\n\t}"
-			     : "=r"(done)
-			     : "r"(barrier), "r"(parity)
-			     : "memory");
-		if (done)
-			return;
+	if (barrier_try(barrier, parity))
+		return;
+	for (long long since = clock64(); !barrier_try(barrier, parity);)
 		if (clock64() - since > 1ll << 35)
 			__trap();
-	}
 }
 
 /** Column, row and matrix of the box; what lies outside is zero. */

@@ -74,7 +74,7 @@ TEST(rows_are_dispatched_as_by_the_cpu)
 	}
 }
 
-/* dl is a difference of sums, which cancels when a token's gradients are alike. */
+/* dx is rounded for each block of wdown and again for the router; dl is a float island. */
 TEST(input_and_router_gradients_equal_the_cpu)
 {
 	EACH_SHAPE(s)
@@ -85,6 +85,7 @@ TEST(input_and_router_gradients_equal_the_cpu)
 		route_case_make(&routes, s->t, s->n_experts, s->k, s->pattern, 2);
 		cuda_case_begin(&c, 2);
 		cuda_case_add(&c, CUDA_T, CUDA_RW, s->t * s->d, 1, "dx");
+		cuda_case_tolerance(&c, 1e-5, 1e-2);
 		cuda_case_add(&c, CUDA_T, CUDA_W, s->t * s->r, 0, "dz");
 		cuda_case_add(&c, CUDA_F32, CUDA_W, s->t * s->n_experts, 0, "dl");
 		cuda_case_tolerance(&c, 1e-6, 1e-6);
