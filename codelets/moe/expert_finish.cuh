@@ -223,11 +223,27 @@ sum_parts(const struct expert_task *task, const struct tile *t)
 	size_t row = (size_t)t->row + threadIdx.x;
 	float sum = 0;
 
-	if (t->col > 0 || threadIdx.x >= TILE || row >= (size_t)t->end)
+	if (t->col > 0 || threadIdx.x >= tile_rows<D_LATENT>() || row >= (size_t)t->end)
 		return;
 	for (int i = 0; i < task->parts; i++)
 		sum += task->part[row * task->parts + i];
 	task->dwt[row] = sum;
+}
+
+/* Before the tile is computed: what it adds to comes nearer. */
+static __device__ __forceinline__ void
+expect_weights(const struct expert_task *task, const struct tile *t)
+{
+	size_t width = (size_t)(t->side ? task->f : task->r);
+	int row = t->row + (int)(threadIdx.x >> 1), col = t->col + (int)(threadIdx.x & 1) * 64;
+	const float *from = (const float *)task->out[t->side] +
+			    ((size_t)t->expert * t->end + row) * width + col;
+
+	if (!task->accumulate[t->side] || row >= t->end)
+		return;
+	for (int i = 0; i < 64; i += 32)
+		if (col + i < (int)width)
+			asm volatile("prefetch.global.L2 [%0];" ::"l"(from + i));
 }
 
 static __device__ __forceinline__ void

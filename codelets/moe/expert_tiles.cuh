@@ -7,7 +7,44 @@
 #include "expert_task.h"
 #include "wgmma.cuh"
 
-enum { THREADS = 256, TILE = 128, STAGES = 3, STAGE_BYTES = 4 * BOX_BYTES };
+/* Rows of a tile: a warpgroup for each 64.  Columns: 128. */
+template <int PRODUCT>
+static __host__ __device__ constexpr int
+tile_rows(void)
+{
+	return PRODUCT == D_HIDDEN ? 128 : 256;
+}
+
+template <int PRODUCT>
+static __host__ __device__ constexpr int
+block_threads(void)
+{
+	return 2 * tile_rows<PRODUCT>();
+}
+
+template <int PRODUCT>
+static __host__ __device__ constexpr int
+stages_of(void)
+{
+	return PRODUCT == D_HIDDEN ? 3 : 4;
+}
+
+/* Boxes of x in a stage; two of y follow. */
+template <int PRODUCT>
+static __host__ __device__ constexpr int
+x_boxes(void)
+{
+	return tile_rows<PRODUCT>() / BOX;
+}
+
+template <int PRODUCT>
+static __host__ __device__ constexpr int
+stage_bytes(void)
+{
+	return (x_boxes<PRODUCT>() + 2) * BOX_BYTES;
+}
+
+enum { TILE = 128 };
 
 struct expert_job {
 	CUtensorMap x[2], y[2]; /* of D_HIDDEN x[1] is gu */
@@ -37,37 +74,40 @@ struct layout {
 	int *first, *offs;
 };
 
+template <int PRODUCT>
 static __host__ __device__ constexpr size_t
 shared_bytes(int experts)
 {
-	return 1024 + STAGES * STAGE_BYTES + 64 + 2 * sizeof(int) * ((size_t)experts + 1);
+	return 1024 + stages_of<PRODUCT>() * stage_bytes<PRODUCT>() + 64 +
+	       2 * sizeof(int) * ((size_t)experts + 1);
 }
 
+template <int PRODUCT>
 static __device__ __forceinline__ struct layout
 layout_of(unsigned char *raw, int experts)
 {
 	unsigned char *base = raw + (1024 - (shared_address(raw) & 1023)) % 1024;
-	unsigned char *bars = base + STAGES * STAGE_BYTES;
+	unsigned char *bars = base + stages_of<PRODUCT>() * stage_bytes<PRODUCT>();
 	struct layout l;
 
 	l.stages = shared_address(base);
 	l.full = shared_address(bars);
-	l.empty = l.full + 8 * STAGES;
+	l.empty = l.full + 8 * stages_of<PRODUCT>();
 	l.first = (int *)(bars + 64);
 	l.offs = l.first + experts + 1;
 	return l;
 }
 
-/* By warp 0: first[e] is the number of row tiles before expert e. */
+/* By warp 0: first[e] is the number of tiles of `rows` rows before expert e. */
 static __device__ void
-list_tiles(const struct layout *l, const int32_t *offs, int experts)
+list_tiles(const struct layout *l, const int32_t *offs, int experts, int rows)
 {
 	int lane = threadIdx.x, carry = 0;
 
 	for (int from = 0; from <= experts; from += 32) {
 		int e = from + lane;
 		int begin = e <= experts ? offs[e] : 0;
-		int n = e < experts ? (offs[e + 1] - begin + TILE - 1) / TILE : 0, upto = n;
+		int n = e < experts ? (offs[e + 1] - begin + rows - 1) / rows : 0, upto = n;
 #pragma unroll
 		for (int step = 1; step < 32; step <<= 1) {
 			int below = __shfl_up_sync(0xffffffffu, upto, step);
@@ -102,7 +142,7 @@ weight_tile(const struct expert_job *job, const struct layout *l, int index)
 	t.side = left >= job->tiles[0];
 	left -= t.side ? job->tiles[0] : 0;
 	per_row = ((t.side ? job->task.f : job->task.r) + TILE - 1) / TILE;
-	t.row = left / per_row * TILE;
+	t.row = left / per_row * tile_rows<WEIGHTS>();
 	t.end = t.side ? job->task.r : 2 * job->task.f;
 	t.col = left % per_row * TILE;
 	t.from = l->offs[t.expert];
@@ -133,7 +173,7 @@ tile_at(const struct expert_job *job, const struct layout *l, int index)
 	}
 	t.expert = low;
 	t.side = 0;
-	t.row = l->offs[low] + (which - l->first[low]) * TILE;
+	t.row = l->offs[low] + (which - l->first[low]) * tile_rows<PRODUCT>();
 	t.end = l->offs[low + 1];
 	t.col = (index - which * per_row) * cols;
 	t.from = 0;

@@ -1,9 +1,12 @@
 /* Experts' products on Hopper's tensor cores, bf16.
  *
- * Two blocks live on each multiprocessor and walk the tiles of 128 x 128 (GATE_UP: 64 columns of W1 and
- * the same 64 of W3, so that a thread holds g and u of an element).  Two warpgroups multiply; thread 0
- * keeps three stages of 64 along the contraction loading, over the end of a tile into the next one,
- * so that the copies go on while a tile is finished; meanwhile the other block multiplies.
+ * What bounds them is the second-level cache: a tile of m x n reads 2 (m + n) bytes a step.  So tiles are
+ * 256 x 128 (GATE_UP: 64 columns of W1 and the same 64 of W3, so that a thread holds g and u of an
+ * element), one block a multiprocessor, which walks its tiles.  Four warpgroups multiply; thread 0 keeps
+ * four stages of 64 along the contraction loading, over the end of a tile into the next one, so that
+ * the copies go on while a tile is finished.  D_HIDDEN, whose finishing is long, has tiles of 128 x 128
+ * and two blocks a multiprocessor, of which one multiplies while the other finishes; g and u come through
+ * the stages too.
  *
  * The traps: a tile's last rows may belong to the next expert: they are computed and not stored.  In
  * WEIGHTS they would enter the sum, and rows of other groups may hold anything, NaN too: the last
@@ -66,20 +69,21 @@ most_tiles(const struct expert_job *job)
 
 	if (PRODUCT == WEIGHTS)
 		return (size_t)job->task.experts * (job->tiles[0] + job->tiles[1]);
-	return (job->task.tk / TILE + (size_t)job->task.experts) * columns;
+	return (job->task.tk / tile_rows<PRODUCT>() + (size_t)job->task.experts) * columns;
 }
 
 template <int PRODUCT>
 static void
 launch(const struct expert_job *job, const struct k3_cuda *cuda)
 {
-	size_t bytes = shared_bytes(job->task.experts), tiles = most_tiles<PRODUCT>(job);
-	size_t resident = 2 * (size_t)cuda->processors;
+	size_t bytes = shared_bytes<PRODUCT>(job->task.experts), tiles = most_tiles<PRODUCT>(job);
+	size_t resident = (PRODUCT == D_HIDDEN ? 2 : 1) * (size_t)cuda->processors;
 	unsigned blocks = (unsigned)(tiles > resident ? resident : tiles);
 
 	K3_CUDA_CHECK(cudaFuncSetAttribute(
 		multiply<PRODUCT>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
-	multiply<PRODUCT><<<blocks, THREADS, bytes, (cudaStream_t)cuda->stream>>>(*job);
+	multiply<PRODUCT>
+		<<<blocks, block_threads<PRODUCT>(), bytes, (cudaStream_t)cuda->stream>>>(*job);
 	K3_CUDA_LAUNCHED("multiply");
 }
 
@@ -113,14 +117,14 @@ static void
 launch_weights(struct expert_job *job, const struct k3_cuda *cuda)
 {
 	const struct expert_task *task = &job->task;
-	size_t tk = task->tk, r = (size_t)task->r, f = (size_t)task->f;
+	size_t tk = task->tk, r = (size_t)task->r, f = (size_t)task->f, rows = tile_rows<WEIGHTS>();
 
 	describe(&job->x[0], task->x[0], 2 * f, tk, 1);
 	describe(&job->y[0], task->y[0], r, tk, 1);
 	describe(&job->x[1], task->x[1], r, tk, 1);
 	describe(&job->y[1], task->y[1], f, tk, 1);
-	job->tiles[0] = (int)(blocks_for(2 * f, TILE) * blocks_for(r, TILE));
-	job->tiles[1] = (int)(blocks_for(r, TILE) * blocks_for(f, TILE));
+	job->tiles[0] = (int)(blocks_for(2 * f, rows) * blocks_for(r, TILE));
+	job->tiles[1] = (int)(blocks_for(r, rows) * blocks_for(f, TILE));
 	launch<WEIGHTS>(job, cuda);
 }
 
