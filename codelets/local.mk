@@ -40,8 +40,10 @@ libk3_la_SOURCES += \
 	codelets/mla/mla_out_cpu.c \
 	codelets/mla/mla_proj_cpu.c \
 	codelets/moe/expert_cpu.c \
+	codelets/moe/expert_task.h \
 	codelets/moe/moe_combine_cpu.c \
 	codelets/moe/moe_count_cpu.c \
+	codelets/moe/moe_cuda.h \
 	codelets/moe/moe_dispatch_cpu.c \
 	codelets/moe/moe_route_cpu.c \
 	codelets/norm/rms.h \

@@ -3,7 +3,14 @@ if HAVE_CUDA
 libk3_la_SOURCES += \
 	codelets/cuda/cuda.cu \
 	codelets/cuda/gemm.cu \
-	codelets/glu/glu_cuda.cu
+	codelets/glu/glu_cuda.cu \
+	codelets/moe/expert_cuda.cu \
+	codelets/moe/expert_fma.cu \
+	codelets/moe/expert_wgmma.cu \
+	codelets/moe/moe_combine_cuda.cu \
+	codelets/moe/moe_count_cuda.cu \
+	codelets/moe/moe_dispatch_cuda.cu \
+	codelets/moe/moe_route_cuda.cu
 endif
 
 EXTRA_DIST += \
@@ -15,4 +22,16 @@ EXTRA_DIST += \
 	codelets/cuda/gemm_plans.h \
 	codelets/cuda/kernels.h \
 	codelets/cuda/situ.cuh \
-	codelets/glu/glu_cuda.cu
+	codelets/glu/glu_cuda.cu \
+	codelets/moe/expert_cuda.cu \
+	codelets/moe/expert_finish.cuh \
+	codelets/moe/expert_fma.cu \
+	codelets/moe/expert_wgmma.cu \
+	codelets/moe/expert_wgmma.cuh \
+	codelets/moe/fast_situ.cuh \
+	codelets/moe/moe_combine_cuda.cu \
+	codelets/moe/moe_count_cuda.cu \
+	codelets/moe/moe_dispatch_cuda.cu \
+	codelets/moe/moe_route_cuda.cu \
+	codelets/moe/rows.cuh \
+	codelets/moe/wgmma.cuh

@@ -1,0 +1,155 @@
+/* A group of routed experts on CUDA: the products of expert_task.h in order, on the tensor cores where
+ * they can be.  The trap: both products of a data gradient must go the same way, because the second adds
+ * up what the first left in the scratch. */
+#include <string.h>
+
+#include "expert_task.h"
+#include "rows.cuh"
+#include "fast_situ.cuh"
+
+extern "C" {
+#include "../../common/op/moe.h"
+}
+
+/* A product by the way that is possible, for both of them if there are two. */
+template <typename T>
+static void
+products(enum expert_product which, struct expert_task *task, enum expert_product then,
+	 struct expert_task *next, const struct k3_cuda *cuda)
+{
+	bool tensor;
+
+	if (task->experts == 0 || (task->tk == 0 && which != WEIGHTS))
+		return;
+	tensor = k3_type<T>::id == K3_CUDA_BF16 && k3i_expert_wgmma_can(task) &&
+		 (!next || k3i_expert_wgmma_can(next));
+	for (; task; task = next, next = NULL, which = then) {
+		task->parts =
+			(int)blocks_for((size_t)task->f, tensor ? WGMMA_PART_COLS : FMA_PART_COLS);
+		if (tensor)
+			k3i_expert_wgmma(which, task, cuda);
+		else
+			k3i_expert_fma(k3_type<T>::id, which, task, cuda);
+	}
+}
+
+static struct expert_task
+task_of(const struct k3_expert_args *a, const void *route_buf)
+{
+	const int32_t *route = (const int32_t *)route_buf;
+	struct expert_task task;
+
+	memset(&task, 0, sizeof(task));
+	task.offs = k3_route_offs(route) + a->e0;
+	task.src = k3_route_src(route, a->n_experts, a->t, a->k);
+	task.tk = a->t * a->k;
+	task.experts = (int)(a->e1 - a->e0);
+	task.r = (int)a->r;
+	task.f = (int)a->f;
+	task.beta1 = a->beta1;
+	task.beta2 = a->beta2;
+	return task;
+}
+
+template <typename T>
+static void
+expert_gu(void *const *buf, const struct k3_expert_args *a, const struct k3_cuda *cuda)
+{
+	struct expert_task task = task_of(a, buf[2]);
+
+	task.out[0] = buf[0];
+	task.x[0] = buf[1];
+	task.y[0] = buf[a->w13.first];
+	products<T>(GATE_UP, &task, GATE_UP, NULL, cuda);
+}
+
+template <typename T>
+static void
+expert_fwd(void *const *buf, const struct k3_expert_args *a, const struct k3_cuda *cuda)
+{
+	struct expert_task up = task_of(a, buf[3]), down = up;
+
+	up.out[0] = buf[0];
+	up.out[1] = buf[4];
+	up.x[0] = buf[2];
+	up.y[0] = buf[a->w13.first];
+	down.out[0] = buf[1];
+	down.x[0] = buf[4];
+	down.y[0] = buf[a->w2.first];
+	products<T>(GATE_UP, &up, DOWN, &down, cuda);
+}
+
+extern "C" size_t
+k3_expert_dgrad_cuda_scratch(const struct k3_expert_args *a)
+{
+	return a->t * a->k * blocks_for(a->f, FMA_PART_COLS) * sizeof(float);
+}
+
+template <typename T>
+static void
+expert_dgrad(void *const *buf, const struct k3_expert_args *a, const struct k3_cuda *cuda)
+{
+	struct expert_task hidden = task_of(a, buf[5]), latent = hidden;
+
+	hidden.out[0] = buf[0];
+	hidden.x[0] = buf[3];
+	hidden.y[0] = buf[a->w2.first];
+	hidden.gu = buf[4];
+	hidden.w = (const float *)buf[6];
+	hidden.part = (float *)cuda->scratch;
+	latent.out[0] = buf[1];
+	latent.x[0] = buf[0];
+	latent.y[0] = buf[a->w13.first];
+	latent.part = (float *)cuda->scratch;
+	latent.dwt = (float *)buf[2];
+	products<T>(D_HIDDEN, &hidden, D_LATENT, &latent, cuda);
+}
+
+/* h of the group's rows, each times its weight. */
+template <typename T, int N>
+static __global__ void
+weighted_hidden(T *h, const T *gu, struct expert_task task)
+{
+	size_t i = warp_row(), f = (size_t)task.f;
+	const T *g = gu + i * 2 * f;
+	float weight;
+
+	if (i < (size_t)task.offs[0] || i >= (size_t)task.offs[task.experts])
+		return;
+	weight = task.w[task.src[i]];
+	for (size_t c = (threadIdx.x & 31) * N; c < f; c += 32 * N) {
+		float x[N], u[N];
+		some_load<T, N>(x, g + c);
+		some_load<T, N>(u, g + f + c);
+#pragma unroll
+		for (int q = 0; q < N; q++) {
+			struct situ_parts p = situ_for<T>(x[q], u[q], task.beta1, task.beta2);
+			x[q] = weight * situ_value(&p, task.beta1, task.beta2);
+		}
+		some_store<T, N>(h + i * f + c, x);
+	}
+}
+
+template <typename T>
+static void
+expert_wgrad(void *const *buf, const struct k3_expert_args *a, const struct k3_cuda *cuda)
+{
+	struct expert_task task = task_of(a, buf[4]);
+
+	task.w = (const float *)buf[5];
+	LAUNCH_ROWS(weighted_hidden, T, a->f, task.tk, cuda, (T *)buf[6], (const T *)buf[2], task);
+	task.x[0] = buf[0];
+	task.y[0] = buf[3];
+	task.x[1] = buf[1];
+	task.y[1] = buf[6];
+	task.out[0] = buf[a->w13.first];
+	task.out[1] = buf[a->w2.first];
+	task.accumulate[0] = (int)a->w13.accumulate;
+	task.accumulate[1] = (int)a->w2.accumulate;
+	products<T>(WEIGHTS, &task, WEIGHTS, NULL, cuda);
+}
+
+K3_CUDA_BOTH(expert_gu, k3_expert_args)
+K3_CUDA_BOTH(expert_fwd, k3_expert_args)
+K3_CUDA_BOTH(expert_dgrad, k3_expert_args)
+K3_CUDA_BOTH(expert_wgrad, k3_expert_args)
