@@ -8,19 +8,15 @@ cuda_tests = \
 	tests/cuda/test_cuda_moe_rows
 check_PROGRAMS += $(cuda_tests)
 check_LTLIBRARIES += tests/cuda/libcase.la
-# for hands: make tests/cuda/time_cuda_moe
-EXTRA_PROGRAMS = tests/cuda/time_cuda_moe
 endif
 endif
 
-tests_cuda_libcase_la_SOURCES = tests/cuda/cuda_case.c tests/cuda/cuda_case.h \
-	tests/cuda/route_case.c tests/cuda/route_case.h
+tests_cuda_libcase_la_SOURCES = tests/cuda/cuda_case.c tests/cuda/cuda_case.h
 
 tests_cuda_test_cuda_expert_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_glu_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_moe_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_moe_rows_LDADD = tests/cuda/libcase.la $(LDADD)
-tests_cuda_time_cuda_moe_LDADD = tests/cuda/libcase.la $(LDADD)
 
 EXTRA_DIST += \
 	tests/cuda/cuda_case.c \
@@ -28,7 +24,4 @@ EXTRA_DIST += \
 	tests/cuda/test_cuda_expert.c \
 	tests/cuda/test_cuda_glu.c \
 	tests/cuda/test_cuda_moe.c \
-	tests/cuda/test_cuda_moe_rows.c \
-	tests/cuda/route_case.c \
-	tests/cuda/route_case.h \
-	tests/cuda/time_cuda_moe.c
+	tests/cuda/test_cuda_moe_rows.c
