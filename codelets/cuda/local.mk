@@ -3,7 +3,12 @@ if HAVE_CUDA
 libk3_la_SOURCES += \
 	codelets/cuda/cuda.cu \
 	codelets/cuda/gemm.cu \
-	codelets/glu/glu_cuda.cu
+	codelets/glu/glu_cuda.cu \
+	codelets/kda/kda_conv_bwd_cuda.cu \
+	codelets/kda/kda_conv_cuda.cu \
+	codelets/kda/kda_gate_cuda.cu \
+	codelets/kda/kda_out_cuda.cu \
+	codelets/kda/kda_proj_cuda.cu
 endif
 
 EXTRA_DIST += \
@@ -15,4 +20,10 @@ EXTRA_DIST += \
 	codelets/cuda/gemm_plans.h \
 	codelets/cuda/kernels.h \
 	codelets/cuda/situ.cuh \
-	codelets/glu/glu_cuda.cu
+	codelets/glu/glu_cuda.cu \
+	codelets/kda/kda_conv.cuh \
+	codelets/kda/kda_conv_bwd_cuda.cu \
+	codelets/kda/kda_conv_cuda.cu \
+	codelets/kda/kda_gate_cuda.cu \
+	codelets/kda/kda_out_cuda.cu \
+	codelets/kda/kda_proj_cuda.cu
