@@ -4,6 +4,7 @@ if HAVE_CRITERION
 cuda_tests = \
 	tests/cuda/test_cuda_glu \
 	tests/cuda/test_cuda_kda \
+	tests/cuda/test_cuda_kda_chunk \
 	tests/cuda/test_cuda_kda_conv
 check_PROGRAMS += $(cuda_tests)
 check_LTLIBRARIES += tests/cuda/libcase.la
@@ -14,6 +15,7 @@ tests_cuda_libcase_la_SOURCES = tests/cuda/cuda_case.c tests/cuda/cuda_case.h
 
 tests_cuda_test_cuda_glu_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_kda_LDADD = tests/cuda/libcase.la $(LDADD)
+tests_cuda_test_cuda_kda_chunk_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_kda_conv_LDADD = tests/cuda/libcase.la $(LDADD)
 
 EXTRA_DIST += \
@@ -21,4 +23,12 @@ EXTRA_DIST += \
 	tests/cuda/cuda_case.h \
 	tests/cuda/test_cuda_glu.c \
 	tests/cuda/test_cuda_kda.c \
+	tests/cuda/test_cuda_kda_chunk.c \
 	tests/cuda/test_cuda_kda_conv.c
+
+# for hands: make tests/cuda/time_cuda_kda
+if HAVE_CUDA
+EXTRA_PROGRAMS = tests/cuda/time_cuda_kda
+endif
+
+EXTRA_DIST += tests/cuda/kda_tile.h tests/cuda/time_cuda_kda.c
