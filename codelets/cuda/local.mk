@@ -9,8 +9,10 @@ libk3_la_SOURCES += \
 	codelets/kda/kda_conv_cuda.cu \
 	codelets/kda/kda_gate_cuda.cu \
 	codelets/kda/kda_intra_cuda.cu \
+	codelets/kda/kda_local_cuda.cu \
 	codelets/kda/kda_out_cuda.cu \
 	codelets/kda/kda_proj_cuda.cu \
+	codelets/kda/kda_scan_back_cuda.cu \
 	codelets/kda/kda_scan_cuda.cu \
 	codelets/kda/kda_table_cuda.cu
 endif
@@ -32,11 +34,14 @@ EXTRA_DIST += \
 	codelets/kda/kda_conv_cuda.cu \
 	codelets/kda/kda_gate_cuda.cu \
 	codelets/kda/kda_intra_cuda.cu \
+	codelets/kda/kda_local.cuh \
+	codelets/kda/kda_local_cuda.cu \
 	codelets/kda/kda_mma.cuh \
 	codelets/kda/kda_out_cuda.cu \
 	codelets/kda/kda_proj_cuda.cu \
 	codelets/kda/kda_ptx.cuh \
 	codelets/kda/kda_rows.cuh \
 	codelets/kda/kda_scan.cuh \
+	codelets/kda/kda_scan_back_cuda.cu \
 	codelets/kda/kda_scan_cuda.cu \
 	codelets/kda/kda_table_cuda.cu

@@ -137,4 +137,33 @@ kda_chunk_fwd(void *const *buf, const struct k3_kda_chunk_args *a, const struct 
 	}
 }
 
+template <typename T>
+static void
+kda_chunk_bwd(void *const *buf, const struct k3_kda_chunk_args *a, const struct k3_cuda *cuda)
+{
+	struct kda_task x = task_of(buf, a, 5, true, sizeof(T), cuda);
+	size_t hg = a->h1 - a->h0;
+
+	x.dqkv = buf[0];
+	x.df = buf[1];
+	x.dbr = buf[2];
+	x.dab = (float *)buf[3];
+	x.d_o = buf[4];
+	x.ds_out = (const float *)optional(buf, &a->ds_out);
+	x.ds_in = (float *)optional(buf, &a->ds_in);
+	clear<T>(x.dqkv, hg * (2 * a->k + a->v), &x, cuda);
+	clear<T>(x.df, hg * a->k, &x, cuda);
+	clear<T>(x.dbr, hg, &x, cuda);
+	k3i_kda_table(&x, cuda);
+	while (next_heads(&x)) {
+		if (a->t) {
+			k3i_kda_intra<T>(&x, true, cuda);
+			k3i_kda_scan<T>(&x, true, cuda);
+		}
+		k3i_kda_scan_back<T>(&x, cuda);
+		k3i_kda_local<T>(&x, cuda);
+	}
+}
+
 K3_CUDA_BOTH(kda_chunk_fwd, k3_kda_chunk_args)
+K3_CUDA_BOTH(kda_chunk_bwd, k3_kda_chunk_args)

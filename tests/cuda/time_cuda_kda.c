@@ -178,6 +178,38 @@ time_chunk_fwd(size_t h)
 	report(&o);
 }
 
+/* Forward's products again, without o, and 2.5 times those of the forward. */
+static void
+time_chunk_bwd(size_t h)
+{
+	struct k3_kda_chunk_args a = {.t = T,
+				      .h = h,
+				      .k = K,
+				      .v = K,
+				      .h1 = (uint32_t)h,
+				      .lower_bound = -5,
+				      .scale = 0.088388f};
+	struct op o = {
+		.name = "kda_chunk_bwd", .heads = h, .call = CALL(kda_chunk_bwd), .args = &a};
+
+	add(&o, T * 3 * h * K, 0, 0, 1);
+	add(&o, T * h * K, 0, 0, 1);
+	add(&o, T * h, 0, 0, 1);
+	add(&o, h + h * K, 1, 0, 1);
+	add(&o, T * h * K, 0, 0, 1);
+	add(&o, T * 3 * h * K, 0, 0, 0.15f);
+	add(&o, T * h * K, 0, -4, 3);
+	add(&o, T * h, 0, 0, 2);
+	add_layout(&o);
+	add(&o, 64, 1, 0, 0);
+	a.a_log = vector(&o, 1, h, 1, 0, 0.5f);
+	a.dt_bias = vector(&o, 1, h * K, 1, 0, 1);
+	o.scratch = k3_kda_chunk_bwd_cuda_scratch(&a);
+	o.bytes = (double)T * (double)h * (9.0 * K + 2) * 2;
+	o.flops = 3 * chunk_flops(h);
+	report(&o);
+}
+
 static void
 time_conv(size_t h)
 {
@@ -269,6 +301,7 @@ main(void)
 	printf("operation\theads\tus\tgb_per_s\ttflop_per_s\tscratch_mib\n");
 	for (size_t h = 16; h <= 96; h += 80) {
 		time_chunk_fwd(h);
+		time_chunk_bwd(h);
 		time_conv(h);
 	}
 	time_out(16);
