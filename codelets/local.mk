@@ -12,6 +12,7 @@ libk3_la_SOURCES += \
 	codelets/kda/kda_chunk_bwd_cpu.c \
 	codelets/kda/kda_chunk_cpu.c \
 	codelets/kda/kda_conv_cpu.c \
+	codelets/kda/kda_cuda.h \
 	codelets/kda/kda_gate_cpu.c \
 	codelets/kda/kda_lanes.h \
 	codelets/kda/kda_lanes_avx2_cpu.c \

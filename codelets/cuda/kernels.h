@@ -4,11 +4,12 @@
 
 #include "../../common/ops.h"
 #include "../glu/glu_cuda.h"
+#include "../kda/kda_cuda.h"
 #include "../moe/moe_cuda.h"
 #include "cuda.h"
 
 /* X(operation, arguments, stem of its kernels, 1: with a scratch function) */
-#define K3_CUDA_OP_MAP(X) K3_GLU_CUDA_MAP(X) K3_MOE_CUDA_MAP(X)
+#define K3_CUDA_OP_MAP(X) K3_GLU_CUDA_MAP(X) K3_KDA_CUDA_MAP(X) K3_MOE_CUDA_MAP(X)
 
 #ifdef __cplusplus
 extern "C" {

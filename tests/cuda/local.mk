@@ -4,6 +4,9 @@ if HAVE_CRITERION
 cuda_tests = \
 	tests/cuda/test_cuda_expert \
 	tests/cuda/test_cuda_glu \
+	tests/cuda/test_cuda_kda \
+	tests/cuda/test_cuda_kda_chunk \
+	tests/cuda/test_cuda_kda_conv \
 	tests/cuda/test_cuda_moe \
 	tests/cuda/test_cuda_moe_rows
 check_PROGRAMS += $(cuda_tests)
@@ -15,6 +18,9 @@ tests_cuda_libcase_la_SOURCES = tests/cuda/cuda_case.c tests/cuda/cuda_case.h
 
 tests_cuda_test_cuda_expert_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_glu_LDADD = tests/cuda/libcase.la $(LDADD)
+tests_cuda_test_cuda_kda_LDADD = tests/cuda/libcase.la $(LDADD)
+tests_cuda_test_cuda_kda_chunk_LDADD = tests/cuda/libcase.la $(LDADD)
+tests_cuda_test_cuda_kda_conv_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_moe_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_moe_rows_LDADD = tests/cuda/libcase.la $(LDADD)
 
@@ -23,5 +29,8 @@ EXTRA_DIST += \
 	tests/cuda/cuda_case.h \
 	tests/cuda/test_cuda_expert.c \
 	tests/cuda/test_cuda_glu.c \
+	tests/cuda/test_cuda_kda.c \
+	tests/cuda/test_cuda_kda_chunk.c \
+	tests/cuda/test_cuda_kda_conv.c \
 	tests/cuda/test_cuda_moe.c \
 	tests/cuda/test_cuda_moe_rows.c

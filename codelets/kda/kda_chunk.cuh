@@ -1,0 +1,118 @@
+/* KDA's chunk kernels on CUDA (model.md 3.4 to 3.6): what their stages hand on in scratch memory.
+ *
+ * Stages: a table of chunks; then for all chunks at once the gates, triangles and WY form (intra);
+ * then one after the other the states, by heads and columns of v (scan); the backward repeats both,
+ * walks back over the states, and forms the local gradients for all chunks at once.
+ *
+ * Positions count the layout's valid rows.  Arrays by position hold [heads, t, width], so nothing
+ * grows with the number of documents; a state passes from a chunk to the next of the same document
+ * in one of at most t / 64 slots.  The grid is the same whatever the layout: blocks walk over the
+ * table.  Widths are padded to KP and VP with zeros.
+ */
+#ifndef K3_KDA_CHUNK_CUH
+#define K3_KDA_CHUNK_CUH
+
+#include "kda_mma.cuh"
+
+extern "C" {
+#include "../../common/op/kda.h"
+}
+
+enum { KDA_CHUNK = 64, KDA_SUB = 16, KDA_BV = 16 };
+
+/* States that are in no slot. */
+enum { KDA_NONE = -1, KDA_OUTSIDE = -2 }; /* zero or not wanted; s_in, s_out */
+
+struct kda_entry {
+	int row, n;   /* positions row .. row + n-1 */
+	int from, to; /* slot of the entering and of the leaving state */
+};
+
+/* head[0] chunks, head[1] 1: states are handed on; then the entries. */
+enum { KDA_TABLE_HEAD = 4 };
+
+/* Scratch memory; T is the kernels' type. */
+struct kda_scratch {
+	int *table;
+	void *w, *kbar, *qd; /* T [heads, t, KP]: W, K exp(G_last - G), s Q exp(G) */
+	void *u;	     /* T [heads, t, VP] */
+	void *p;	     /* T [heads, t, 64]: s tril(Q K^T decayed) */
+	float *last; /* [heads, slots + 1, KP]: exp(G_last); the last one is of the state out */
+	/* backward alone */
+	void *vt, *dvt; /* T [heads, t, VP] */
+	float *m, *tm;	/* [heads, t, 64] */
+	void *s, *ds;	/* T [heads, slots, KP, VP]: entering state, gradient of the leaving */
+	float *dab;	/* [heads, blocks, 1 + KP] */
+	size_t t, slots, vp;
+};
+
+/* One task, for the heads h0 .. h0+heads-1 of the layer: `first` heads behind the group's first. */
+struct kda_task {
+	struct k3_kda_chunk_args a;
+	const void *qkv, *f, *br;
+	const int32_t *layout;
+	const float *a_log, *dt_bias, *s_in;
+	float *s_out;
+	void *o;
+	/* backward */
+	const void *d_o;
+	const float *ds_out;
+	float *ds_in, *dab;
+	void *dqkv, *df, *dbr;
+	size_t first, heads;
+	struct kda_scratch work;
+};
+
+static __device__ __forceinline__ struct kda_entry
+kda_entry_at(const struct kda_scratch &w, int i)
+{
+	int4 x = reinterpret_cast<const int4 *>(w.table + KDA_TABLE_HEAD)[i];
+	struct kda_entry e = {x.x, x.y, x.z, x.w};
+
+	return e;
+}
+
+static __device__ __forceinline__ const int32_t *
+kda_order(const int32_t *layout)
+{
+	return layout + K3_TL_HEAD + layout[K3_TL_ROWS];
+}
+
+/** Copies rows 0 .. n-1 of [64, COLS] from `from` (COLS apart) to a tile; rows behind become zero. */
+template <typename T, int COLS, int THREADS>
+static __device__ __forceinline__ void
+tile_copy(T *to, const T *from, int n)
+{
+	const int pack = 16 / sizeof(T), packs = COLS / pack, ld = tile_ld<T>(COLS);
+
+	for (int i = (int)threadIdx.x; i < KDA_CHUNK * packs; i += THREADS) {
+		int r = i / packs, c = i % packs * pack;
+
+		copy_async(to + r * ld + c, from + (r < n ? (size_t)r * COLS + c : 0), r < n);
+	}
+}
+
+/** Stages; the ones by chunks have `blocks` blocks a head. */
+void k3i_kda_table(const struct kda_task *x, const struct k3_cuda *cuda);
+template <typename T>
+void k3i_kda_intra(const struct kda_task *x, bool backward, const struct k3_cuda *cuda);
+template <typename T>
+void k3i_kda_scan(const struct kda_task *x, bool backward, const struct k3_cuda *cuda);
+template <typename T> void k3i_kda_scan_back(const struct kda_task *x, const struct k3_cuda *cuda);
+template <typename T> void k3i_kda_local(const struct kda_task *x, const struct k3_cuda *cuda);
+
+/** Padded width of a head. */
+static inline size_t
+k3i_kda_width(size_t k)
+{
+	return k <= 32 ? 32 : k <= 64 ? 64 : 128;
+}
+
+/** Blocks a head of the stages by chunks. */
+static inline size_t
+k3i_kda_blocks(size_t t)
+{
+	return (t + 31) / 32;
+}
+
+#endif

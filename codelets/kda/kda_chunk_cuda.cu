@@ -1,0 +1,169 @@
+/* KDA's chunk operations on CUDA: cuts scratch memory and runs the stages (kda_chunk.cuh), for some
+ * heads at a time where all of them would need too much of it. */
+#include "kda_chunk.cuh"
+
+enum { HEADS_AT_ONCE = 32, ALIGN = 256, CLEAR_THREADS = 256 };
+
+/* Takes n bytes; without a base it only counts. */
+static void *
+take(char *base, size_t *used, size_t n)
+{
+	char *p = base ? base + *used : NULL;
+
+	*used += (n + ALIGN - 1) / ALIGN * ALIGN;
+	return p;
+}
+
+static struct kda_scratch
+cut(char *base, size_t *used, const struct k3_kda_chunk_args *a, bool backward, size_t elem)
+{
+	struct kda_scratch w = {};
+	size_t hg = a->h1 - a->h0, heads = hg < HEADS_AT_ONCE ? hg : HEADS_AT_ONCE;
+	size_t kp = k3i_kda_width(a->k), rows = heads * a->t, keys = rows * kp * elem;
+
+	*used = 0;
+	w.t = a->t;
+	w.slots = a->t / KDA_CHUNK;
+	w.vp = (a->v + KDA_BV - 1) / KDA_BV * KDA_BV;
+	w.table = (int *)take(base, used, (KDA_TABLE_HEAD + 4 * a->t) * sizeof(int));
+	w.w = take(base, used, keys);
+	w.kbar = take(base, used, keys);
+	w.qd = take(base, used, keys);
+	w.u = take(base, used, rows * w.vp * elem);
+	w.p = take(base, used, rows * 64 * elem);
+	w.last = (float *)take(base, used, heads * (w.slots + 1) * kp * sizeof(float));
+	if (!backward)
+		return w;
+	w.vt = take(base, used, rows * w.vp * elem);
+	w.dvt = take(base, used, rows * w.vp * elem);
+	w.m = (float *)take(base, used, rows * 64 * sizeof(float));
+	w.tm = (float *)take(base, used, rows * 64 * sizeof(float));
+	w.s = take(base, used, heads * w.slots * kp * w.vp * elem);
+	w.ds = take(base, used, heads * w.slots * kp * w.vp * elem);
+	w.dab = (float *)take(base, used, heads * k3i_kda_blocks(a->t) * (1 + kp) * sizeof(float));
+	return w;
+}
+
+extern "C" size_t
+k3_kda_chunk_fwd_cuda_scratch(const struct k3_kda_chunk_args *a)
+{
+	size_t used;
+
+	cut(NULL, &used, a, false, sizeof(float));
+	return used;
+}
+
+extern "C" size_t
+k3_kda_chunk_bwd_cuda_scratch(const struct k3_kda_chunk_args *a)
+{
+	size_t used;
+
+	cut(NULL, &used, a, true, sizeof(float));
+	return used;
+}
+
+/* Zeros in rows without a document. */
+template <typename T>
+static __global__ void
+clear_holes(T *x, size_t width, const int32_t *layout)
+{
+	if (layout[K3_TL_HEAD + blockIdx.x] == 0)
+		for (size_t i = threadIdx.x; i < width; i += CLEAR_THREADS)
+			x[blockIdx.x * width + i] = narrow<T>(0);
+}
+
+template <typename T>
+static void
+clear(void *x, size_t width, const struct kda_task *task, const struct k3_cuda *cuda)
+{
+	if (task->a.t == 0)
+		return;
+	clear_holes<T><<<(unsigned)task->a.t, CLEAR_THREADS, 0, (cudaStream_t)cuda->stream>>>(
+		(T *)x, width, task->layout);
+	K3_CUDA_LAUNCHED("clear_holes");
+}
+
+static void *
+optional(void *const *buf, const struct k3_list *l)
+{
+	return l->n ? buf[l->first] : NULL;
+}
+
+/* Operands from buffer `qkv` on, and scratch memory. */
+static struct kda_task
+task_of(void *const *buf, const struct k3_kda_chunk_args *a, uint32_t qkv, bool backward,
+	size_t elem, const struct k3_cuda *cuda)
+{
+	struct kda_task x = {};
+	size_t used;
+
+	x.a = *a;
+	x.qkv = buf[qkv];
+	x.f = buf[qkv + 1];
+	x.br = buf[qkv + 2];
+	x.layout = (const int32_t *)buf[qkv + 3];
+	x.a_log = a->raw ? NULL : (const float *)buf[a->a_log.first];
+	x.dt_bias = a->raw ? NULL : (const float *)buf[a->dt_bias.first];
+	x.s_in = (const float *)optional(buf, &a->s_in);
+	x.work = cut((char *)cuda->scratch, &used, a, backward, elem);
+	return x;
+}
+
+/* The next heads of the group; false: there are none. */
+static bool
+next_heads(struct kda_task *x)
+{
+	size_t hg = x->a.h1 - x->a.h0;
+
+	x->first += x->heads;
+	x->heads = hg - x->first < HEADS_AT_ONCE ? hg - x->first : HEADS_AT_ONCE;
+	return x->heads > 0;
+}
+
+template <typename T>
+static void
+kda_chunk_fwd(void *const *buf, const struct k3_kda_chunk_args *a, const struct k3_cuda *cuda)
+{
+	struct kda_task x = task_of(buf, a, 1, false, sizeof(T), cuda);
+
+	x.o = buf[0];
+	x.s_out = (float *)optional(buf, &a->s_out);
+	clear<T>(x.o, (a->h1 - a->h0) * a->v, &x, cuda);
+	k3i_kda_table(&x, cuda);
+	while (next_heads(&x)) {
+		if (a->t)
+			k3i_kda_intra<T>(&x, false, cuda);
+		k3i_kda_scan<T>(&x, false, cuda);
+	}
+}
+
+template <typename T>
+static void
+kda_chunk_bwd(void *const *buf, const struct k3_kda_chunk_args *a, const struct k3_cuda *cuda)
+{
+	struct kda_task x = task_of(buf, a, 5, true, sizeof(T), cuda);
+	size_t hg = a->h1 - a->h0;
+
+	x.dqkv = buf[0];
+	x.df = buf[1];
+	x.dbr = buf[2];
+	x.dab = (float *)buf[3];
+	x.d_o = buf[4];
+	x.ds_out = (const float *)optional(buf, &a->ds_out);
+	x.ds_in = (float *)optional(buf, &a->ds_in);
+	clear<T>(x.dqkv, hg * (2 * a->k + a->v), &x, cuda);
+	clear<T>(x.df, hg * a->k, &x, cuda);
+	clear<T>(x.dbr, hg, &x, cuda);
+	k3i_kda_table(&x, cuda);
+	while (next_heads(&x)) {
+		if (a->t) {
+			k3i_kda_intra<T>(&x, true, cuda);
+			k3i_kda_scan<T>(&x, true, cuda);
+		}
+		k3i_kda_scan_back<T>(&x, cuda);
+		k3i_kda_local<T>(&x, cuda);
+	}
+}
+
+K3_CUDA_BOTH(kda_chunk_fwd, k3_kda_chunk_args)
+K3_CUDA_BOTH(kda_chunk_bwd, k3_kda_chunk_args)

@@ -1,0 +1,308 @@
+/* Inside the chunks (model.md 3.4, 3.5): decays, the triangles M and Pq, the inverse, W and U.
+ *
+ * A block has one chunk of one head at a time.  Off the diagonal, rows of sub-block I meet earlier
+ * columns by one product of decayed tiles, with the end of sub-block I-1 as pivot; on the diagonal the
+ * differences of the exponents are taken pair by pair, which is safe for any gate.  The inverse is
+ * float throughout.
+ */
+#include "kda_rows.cuh"
+
+enum { THREADS = 256 };
+
+template <typename T, int KP> struct intra {
+	static const int ld = tile_ld<T>(KP), ldf = tile_ld<float>(KP), ld64 = tile_ld<float>(64),
+			 ldt = tile_ld<T>(64);
+	float l[64 * ldf];
+	float before[5 * KP], behind[4 * KP], beta[64];
+	T q[64 * ld], k[64 * ld]; /* later v, and K exp(G) */
+	float m[64 * ld64], p[64 * ld64];
+	union {
+		struct {
+			T rows[32 * ld], cols[48 * ld];
+		} pair;
+		struct {
+			float z[16 * 48];
+			float t[64 * ld64];
+			T beta_t[64 * ldt];
+		} inverse;
+	} u;
+};
+
+/* Rows of sub-block I of q and k, and all earlier columns, decayed to the end of I-1. */
+template <typename T, int KP>
+static __device__ __forceinline__ void
+decay_pair(struct intra<T, KP> &s, int block)
+{
+	typedef struct intra<T, KP> S;
+
+	for (int i = (int)threadIdx.x; i < 32 * KP; i += THREADS) {
+		int r = block * 16 + i / KP % 16, c = i % KP;
+		float x = wide(i < 16 * KP ? s.q[r * S::ld + c] : s.k[r * S::ld + c]);
+
+		s.u.pair.rows[i / KP * S::ld + c] = narrow<T>(x * exp2_flush(s.l[r * S::ldf + c]));
+	}
+	for (int i = (int)threadIdx.x; i < block * 16 * KP; i += THREADS) {
+		int r = i / KP, c = i % KP, b = r / 16;
+		float e = s.l[(b * 16 + 15) * S::ldf + c] - s.l[r * S::ldf + c];
+
+		for (b++; b < block; b++)
+			e += s.l[(b * 16 + 15) * S::ldf + c];
+		s.u.pair.cols[r * S::ld + c] = narrow<T>(wide(s.k[r * S::ld + c]) * exp2_flush(e));
+	}
+	__syncthreads();
+}
+
+/* Sub-blocks of m and p left of the diagonal. */
+template <typename T, int KP>
+static __device__ __forceinline__ void
+off_diagonal(struct intra<T, KP> &s, float scale)
+{
+	typedef struct intra<T, KP> S;
+	int warp = (int)threadIdx.x >> 5, g = (int)(threadIdx.x & 31) >> 2,
+	    t = (int)threadIdx.x & 3;
+
+	for (int block = 1; block < 4; block++) {
+		decay_pair<T, KP>(s, block);
+		for (int job = warp; job < 2 * block; job += THREADS / 32) {
+			float c[2][4] = {}, *to = job < block ? s.p : s.m;
+			float f = job < block ? scale : 1.0f;
+			int col = job % block * 16;
+
+			product<false, true, sizeof(T) == 4, 1>(
+				c, s.u.pair.rows + (job < block ? 0 : 16) * S::ld, S::ld,
+				s.u.pair.cols + col * S::ld, S::ld, KP / 16);
+#pragma unroll
+			for (int i = 0; i < 8; i++)
+				to[(block * 16 + g + (i >> 1 & 1) * 8) * S::ld64 + col +
+				   (i >> 2) * 8 + 2 * t + (i & 1)] = f * c[i >> 2][i & 3];
+		}
+		__syncthreads();
+	}
+}
+
+/* The diagonal sub-blocks, and zeros above them. */
+template <typename T, int KP>
+static __device__ __forceinline__ void
+diagonal(struct intra<T, KP> &s, float scale)
+{
+	typedef struct intra<T, KP> S;
+
+	for (int i = (int)threadIdx.x; i < 64 * 64; i += THREADS) {
+		int r = i / 64, c = i % 64;
+
+		if (c / 16 > r / 16)
+			s.m[r * S::ld64 + c] = s.p[r * S::ld64 + c] = 0;
+	}
+	for (int i = (int)threadIdx.x; i < 4 * 256; i += THREADS) {
+		int r = i / 16, j = r / 16 * 16 + i % 16;
+		float m = 0, p = 0;
+
+		for (int c = 0; j <= r && c < KP; c++) {
+			float w = exp2_flush(s.l[r * S::ldf + c] - s.l[j * S::ldf + c]) *
+				  wide(s.k[j * S::ld + c]);
+
+			m += w * wide(s.k[r * S::ld + c]);
+			p += w * wide(s.q[r * S::ld + c]);
+		}
+		s.p[r * S::ld64 + j] = scale * p;
+		s.m[r * S::ld64 + j] = j < r ? m : 0.0f;
+	}
+	__syncthreads();
+}
+
+/* t = (I + diag(beta) m)^-1: forward substitution in the diagonal blocks, then block rows. */
+template <typename T, int KP>
+static __device__ __forceinline__ void
+invert(struct intra<T, KP> &s)
+{
+	typedef struct intra<T, KP> S;
+	float *t = s.u.inverse.t, *z = s.u.inverse.z;
+	int i = (int)threadIdx.x;
+
+	for (int j = i; j < 64 * 64; j += THREADS)
+		t[j / 64 * S::ld64 + j % 64] = 0;
+	__syncthreads();
+	if (i < 64) {
+		int at = i / 16 * 16;
+		float x[16];
+
+#pragma unroll
+		for (int r = 0; r < 16; r++) {
+			float sum = 0;
+
+#pragma unroll
+			for (int j = 0; j < r; j++)
+				sum += s.m[(at + r) * S::ld64 + at + j] * x[j];
+			x[r] = (r == i % 16 ? 1.0f : 0.0f) - s.beta[at + r] * sum;
+			t[(at + r) * S::ld64 + i] = x[r];
+		}
+	}
+	__syncthreads();
+	for (int block = 1; block < 4; block++) {
+		int at = block * 16;
+
+		for (int e = i; e < 16 * at; e += THREADS) {
+			int r = at + e / at, c = e % at;
+			float sum = 0;
+
+			for (int j = c / 16 * 16; j < at; j++)
+				sum += s.m[r * S::ld64 + j] * t[j * S::ld64 + c];
+			z[e / at * 48 + c] = s.beta[r] * sum;
+		}
+		__syncthreads();
+		for (int e = i; e < 16 * at; e += THREADS) {
+			int r = e / at, c = e % at;
+			float sum = 0;
+
+			for (int j = 0; j <= r; j++)
+				sum += t[(at + r) * S::ld64 + at + j] * z[j * 48 + c];
+			t[(at + r) * S::ld64 + c] = -sum;
+		}
+		__syncthreads();
+	}
+}
+
+/* Results by position: qd, kbar, p and exp(G_last); K exp(G) replaces k. */
+template <typename T, int KP>
+static __device__ __forceinline__ void
+hand_on(struct intra<T, KP> &s, const struct kda_task &x, const struct kda_entry &e, size_t at,
+	size_t head)
+{
+	typedef struct intra<T, KP> S;
+	T *qd = (T *)x.work.qd + at * KP, *kbar = (T *)x.work.kbar + at * KP,
+	  *p = (T *)x.work.p + at * 64;
+
+	for (int i = (int)threadIdx.x; i < 64 * KP; i += THREADS) {
+		int r = i / KP, c = i % KP, b = r / 16;
+		float l = s.l[r * S::ldf + c], k = wide(s.k[r * S::ld + c]);
+		float down = exp2_flush(s.before[b * KP + c] + l);
+		float rest = s.l[(b * 16 + 15) * S::ldf + c] - l + s.behind[b * KP + c];
+
+		s.k[r * S::ld + c] = narrow<T>(k * down);
+		if (r >= e.n)
+			continue;
+		qd[(size_t)i] = narrow<T>(x.a.scale * wide(s.q[r * S::ld + c]) * down);
+		kbar[(size_t)i] = narrow<T>(k * exp2_flush(rest));
+	}
+	for (int i = (int)threadIdx.x; i < e.n * 64; i += THREADS)
+		p[i] = narrow<T>(s.p[i / 64 * S::ld64 + i % 64]);
+	if (e.to != KDA_NONE) {
+		size_t slot = e.to >= 0 ? (size_t)e.to : x.work.slots;
+
+		for (int c = (int)threadIdx.x; c < KP; c += THREADS)
+			x.work.last[(head * (x.work.slots + 1) + slot) * KP + c] =
+				exp2_flush(s.before[4 * KP + c]);
+	}
+}
+
+/* t diag(beta) as left operand; m and t for the backward. */
+template <typename T, int KP>
+static __device__ __forceinline__ void
+left_operand(struct intra<T, KP> &s, const struct kda_task &x, const struct kda_entry &e, size_t at,
+	     bool backward)
+{
+	typedef struct intra<T, KP> S;
+
+	for (int i = (int)threadIdx.x; i < 64 * 64; i += THREADS) {
+		int r = i / 64, c = i % 64;
+		float t = s.u.inverse.t[r * S::ld64 + c];
+
+		s.u.inverse.beta_t[r * S::ldt + c] = narrow<T>(t * s.beta[c]);
+		if (backward && r < e.n) {
+			x.work.tm[at * 64 + i] = t;
+			x.work.m[at * 64 + i] = s.m[r * S::ld64 + c];
+		}
+	}
+	__syncthreads();
+}
+
+/* to[r, 0 .. KP-1] = t diag(beta) tile, rows of ld. */
+template <typename T, int KP>
+static __device__ __forceinline__ void
+apply_inverse(T *to, size_t ld, const struct intra<T, KP> &s, const T *tile, int n, int cols)
+{
+	typedef struct intra<T, KP> S;
+	const int NT = KP / 32;
+	int warp = (int)threadIdx.x >> 5, g = (int)(threadIdx.x & 31) >> 2,
+	    t = (int)threadIdx.x & 3;
+	int block = warp & 3, col = (warp >> 2) * KP / 2;
+	float c[2 * NT][4] = {};
+
+	product<false, false, sizeof(T) == 4, NT>(c, s.u.inverse.beta_t + block * 16 * S::ldt,
+						  S::ldt, tile + col, S::ld, block + 1);
+#pragma unroll
+	for (int i = 0; i < 8 * NT; i++) {
+		int r = block * 16 + g + (i >> 1 & 1) * 8,
+		    at = col + (i >> 2) * 8 + 2 * t + (i & 1);
+
+		if (r < n && at < cols)
+			to[(size_t)r * ld + at] = narrow<T>(c[i >> 2][i & 3]);
+	}
+}
+
+template <typename T, int KP>
+static __global__ void
+__launch_bounds__(THREADS) intra_chunks(struct kda_task x, bool backward)
+{
+	typedef struct intra<T, KP> S;
+	extern __shared__ __align__(128) unsigned char shared[];
+	S &s = *reinterpret_cast<S *>(shared);
+	size_t head = blockIdx.y, vp = x.work.vp;
+	struct kda_head<T> h = kda_head_of<T>(x, head);
+
+	for (int i = (int)blockIdx.x; i < x.work.table[0]; i += (int)gridDim.x) {
+		struct kda_entry e = kda_entry_at(x.work, i);
+		const int32_t *order = kda_order(x.layout) + e.row;
+		size_t at = head * x.work.t + (size_t)e.row;
+
+		rows_load<T, T, KP, THREADS>(s.q, h.q, h.ld_qkv, order, e.n, 0, (int)x.a.k);
+		rows_load<T, T, KP, THREADS>(s.k, h.k, h.ld_qkv, order, e.n, 0, (int)x.a.k);
+		gates_load<T, KP, THREADS>(s.l, s.beta, h, x.a, order, e.n);
+		decays<KP, THREADS>(s.l, s.before, s.behind);
+		off_diagonal<T, KP>(s, x.a.scale);
+		diagonal<T, KP>(s, x.a.scale);
+		invert<T, KP>(s);
+		left_operand<T, KP>(s, x, e, at, backward);
+		hand_on<T, KP>(s, x, e, at, head);
+		__syncthreads();
+		apply_inverse<T, KP>((T *)x.work.w + at * KP, KP, s, s.k, e.n, KP);
+		for (int v = 0; v < (int)vp; v += KP) {
+			__syncthreads();
+			rows_load<T, T, KP, THREADS>(s.q, h.v, h.ld_qkv, order, e.n, v, (int)x.a.v);
+			__syncthreads();
+			apply_inverse<T, KP>((T *)x.work.u + at * vp + v, vp, s, s.q, e.n,
+					     (int)vp - v);
+		}
+		__syncthreads();
+	}
+}
+
+template <typename T, int KP>
+static void
+launch(const struct kda_task *x, bool backward, const struct k3_cuda *cuda)
+{
+	dim3 grid((unsigned)k3i_kda_blocks(x->work.t), (unsigned)x->heads);
+	size_t bytes = sizeof(struct intra<T, KP>);
+
+	K3_CUDA_CHECK(cudaFuncSetAttribute(
+		intra_chunks<T, KP>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
+	intra_chunks<T, KP><<<grid, THREADS, bytes, (cudaStream_t)cuda->stream>>>(*x, backward);
+	K3_CUDA_LAUNCHED("intra_chunks");
+}
+
+template <typename T>
+void
+k3i_kda_intra(const struct kda_task *x, bool backward, const struct k3_cuda *cuda)
+{
+	size_t width = k3i_kda_width(x->a.k);
+
+	if (width == 32)
+		launch<T, 32>(x, backward, cuda);
+	else if (width == 64)
+		launch<T, 64>(x, backward, cuda);
+	else
+		launch<T, 128>(x, backward, cuda);
+}
+
+template void k3i_kda_intra<float>(const struct kda_task *, bool, const struct k3_cuda *);
+template void k3i_kda_intra<k3_bf16>(const struct kda_task *, bool, const struct k3_cuda *);

@@ -1,0 +1,150 @@
+/* KDA's chunk kernels on CUDA against the CPU kernels: chunks cut by documents and holes, states in
+ * and out, gates over their whole range, widths with and without a fast path. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "../../codelets/cuda/kernels.h"
+#include "../../common/op/kda.h"
+#include "kda_tile.h"
+
+#define TEST(name) Test(cuda_kda_chunk, name, .init = cuda_case_need_device, .timeout = 120)
+#define COUNT(x) (sizeof(x) / sizeof((x)[0]))
+
+static const struct shape {
+	size_t h, k, v;
+	uint32_t h0, h1;
+	int states, raw;
+	struct kda_tile tile;
+} shapes[] = {
+	{2, 128, 128, 0, 2, 0, 0, {64, {64}, 0, 0, 0}},
+	{2, 128, 128, 0, 2, 1, 0, {300, {300}, 0, 3, 3}},
+	{3, 64, 64, 1, 3, 1, 0, {333, {70, 1, 128, 15, 64, 40}, 0, 3, 3}},
+	{2, 32, 32, 0, 2, 1, 0, {260, {100, 60, 65}, 7, 3, 3}},
+	{1, 128, 128, 0, 1, 1, 1, {200, {100, 100}, 0, 3, 3}},
+	{3, 24, 40, 1, 2, 1, 0, {130, {129}, 0, 3, 3}},
+	{1, 17, 33, 0, 1, 0, 1, {66, {3, 60}, 5, 0, 0}},
+	{1, 100, 200, 0, 1, 1, 0, {70, {65}, 0, 3, 3}},
+	{2, 16, 16, 0, 2, 1, 0, {1, {1}, 0, 3, 3}},
+	{2, 16, 16, 0, 2, 1, 0, {5, {0}, 0, 3, 3}},
+	{2, 16, 16, 0, 2, 1, 1, {0, {0}, 0, 3, 3}},
+	{16, 128, 128, 0, 16, 1, 0, {100, {40, 60}, 0, 3, 3}},
+};
+
+static struct k3_kda_chunk_args
+args_of(const struct shape *s)
+{
+	return (struct k3_kda_chunk_args){.t = s->tile.t,
+					  .h = s->h,
+					  .k = s->k,
+					  .v = s->v,
+					  .h0 = s->h0,
+					  .h1 = s->h1,
+					  .raw = (uint32_t)s->raw,
+					  .lower_bound = -5,
+					  .scale = (float)(1 / sqrt((double)s->k))};
+}
+
+/* q and k of unit length. */
+static void
+unit_heads(float *x, const struct shape *s)
+{
+	size_t width = s->h * (2 * s->k + s->v);
+
+	for (size_t r = 0; r < s->tile.t; r++)
+		for (size_t h = 0; h < 2 * s->h; h++) {
+			float *head = x + r * width + h * s->k;
+			double sum = 0;
+			for (size_t i = 0; i < s->k; i++)
+				sum += (double)head[i] * (double)head[i];
+			for (size_t i = 0; i < s->k; i++)
+				head[i] = (float)((double)head[i] / sqrt(sum));
+		}
+}
+
+/* qkv, f, br, layout.  Gates are at both ends of their range and between; raw ones too. */
+static void
+inputs(struct cuda_case *c, const struct shape *s)
+{
+	size_t t = s->tile.t;
+	float *f, *beta;
+
+	cuda_case_add(c, CUDA_T, CUDA_R, t * s->h * (2 * s->k + s->v), 1, "qkv");
+	unit_heads(c->operand[c->n - 1].host, s);
+	cuda_case_add(c, CUDA_T, CUDA_R, t * s->h * s->k, 1, "f");
+	f = c->operand[c->n - 1].host;
+	for (size_t i = 0; i < t * s->h * s->k; i++) {
+		float x = f[i];
+		f[i] = x < -1 ? -12 : x > 1 ? 12 : 4 * x;
+		if (s->raw)
+			f[i] = -5 / (1 + expf(-f[i]));
+	}
+	cuda_case_add(c, CUDA_T, CUDA_R, t * s->h, 2, "br");
+	beta = c->operand[c->n - 1].host;
+	for (size_t i = 0; s->raw && i < t * s->h; i++)
+		beta[i] = 1 / (1 + expf(-beta[i]));
+	kda_tile_add(c, &s->tile);
+}
+
+static void
+gate_vectors(struct cuda_case *c, const struct shape *s, struct k3_kda_chunk_args *a)
+{
+	if (s->raw)
+		return;
+	a->a_log = cuda_case_weight(c, CUDA_F32, CUDA_R, 1, s->h, 1, 0.3, "a_log");
+	a->dt_bias = cuda_case_weight(c, CUDA_F32, CUDA_R, 1, s->h * s->k, 1, 1, "dt_bias");
+}
+
+TEST(forward_equals_the_cpu)
+{
+	for (size_t i = 0; i < COUNT(shapes); i++) {
+		const struct shape *s = &shapes[i];
+		struct k3_kda_chunk_args a = args_of(s);
+		size_t hg = s->h1 - s->h0, state = hg * s->k * s->v, with = (size_t)s->states;
+		struct cuda_case c;
+		cuda_case_begin(&c, i);
+		cuda_case_add(&c, CUDA_T, CUDA_W, a.t * hg * s->v, 0, "o");
+		inputs(&c, s);
+		cuda_case_add(&c, CUDA_WORK, CUDA_W,
+			      4 * k3_kda_chunk_fwd_work_floats(a.t, hg, s->k, s->v) + 64, 0,
+			      "work");
+		a.s_in = cuda_case_list(&c, CUDA_F32, CUDA_R, with, state, 0.3, "s_in");
+		a.s_out = cuda_case_list(&c, CUDA_F32, CUDA_W, with, state, 0, "s_out");
+		gate_vectors(&c, s, &a);
+		CUDA_CASE_COMPARE(&c, "kda_chunk_fwd", &a, k3_kda_chunk_fwd_cpu_f32, kda_chunk_fwd,
+				  k3_kda_chunk_fwd_cuda_scratch(&a));
+		cuda_case_end(&c);
+	}
+}
+
+TEST(backward_equals_the_cpu)
+{
+	for (size_t i = 0; i < COUNT(shapes); i++) {
+		const struct shape *s = &shapes[i];
+		struct k3_kda_chunk_args a = args_of(s);
+		size_t hg = s->h1 - s->h0, state = hg * s->k * s->v, with = (size_t)s->states;
+		struct cuda_case c;
+		cuda_case_begin(&c, i);
+		cuda_case_add(&c, CUDA_T, CUDA_W, a.t * hg * (2 * s->k + s->v), 0, "dqkv");
+		cuda_case_add(&c, CUDA_T, CUDA_W, a.t * hg * s->k, 0, "df");
+		/* a difference of sums; so is dbeta */
+		cuda_case_tolerance(&c, 0, 1e-2);
+		cuda_case_add(&c, CUDA_T, CUDA_W, a.t * hg, 0, "dbr");
+		cuda_case_tolerance(&c, 0, 1e-2);
+		cuda_case_add(&c, CUDA_F32, CUDA_W, hg + hg * s->k, 0, "dab");
+		/* terms of both signs over all rows: what is left is far below them */
+		cuda_case_tolerance(&c, 1e-4, 2e-2);
+		cuda_case_add(&c, CUDA_T, CUDA_R, a.t * hg * s->v, 1, "do");
+		inputs(&c, s);
+		cuda_case_add(&c, CUDA_WORK, CUDA_W,
+			      4 * k3_kda_chunk_bwd_work_floats(a.t, hg, s->k, s->v) + 64, 0,
+			      "work");
+		a.s_in = cuda_case_list(&c, CUDA_F32, CUDA_R, with, state, 0.3, "s_in");
+		a.ds_out = cuda_case_list(&c, CUDA_F32, CUDA_R, with, state, 0.3, "ds_out");
+		a.ds_in = cuda_case_list(&c, CUDA_F32, CUDA_W, with, state, 0, "ds_in");
+		gate_vectors(&c, s, &a);
+		CUDA_CASE_COMPARE(&c, "kda_chunk_bwd", &a, k3_kda_chunk_bwd_cpu_f32, kda_chunk_bwd,
+				  k3_kda_chunk_bwd_cuda_scratch(&a));
+		cuda_case_end(&c);
+	}
+}
