@@ -17,7 +17,7 @@ extern "C" {
 }
 
 enum {
-	MIX_STAGED = 20,		   /* rows of a token in shared memory at most */
+	MIX_STAGED = 20,		  /* rows of a token in shared memory at most */
 	MIX_MOST = K3_MAX_LAYERS + 1 + 1, /* values and one more row */
 	MIX_THREADS = 512,
 	MIX_SHARED = 220 << 10, /* bytes that a block may use */

@@ -159,8 +159,8 @@ value_gradients(float *e, const struct mix_rows<MOST> &grads, const struct vecto
 			for (int k = 0; k < N; k++)
 				old[i][k] = 0;
 			if (adds && first + i + 1 < n)
-				run_load<T, N>(old[i], (const T *)grads.row.p[first + i] +
-							       token.at + c);
+				run_load<T, N>(old[i],
+					       (const T *)grads.row.p[first + i] + token.at + c);
 		}
 		if (first + MIX_GROUP >= n) {
 #pragma unroll

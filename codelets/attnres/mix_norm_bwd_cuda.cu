@@ -9,10 +9,12 @@ enum { PARTS_MANY = 528, FEW_VALUES = 4 };
 
 /* part: [gridDim.x][3][d], the columns of each block; the mix lies there too where N = 1. */
 template <typename T, int N, int MOST>
-static __global__ void __launch_bounds__(MIX_THREADS)
-mix_bwd(float *part, const __grid_constant__ struct mix_rows<MOST> rows,
-	const __grid_constant__ struct mix_rows<MOST> grads,
-	const __grid_constant__ struct vectors vec, size_t t, size_t d, bool adds, int stages)
+static __global__ void
+__launch_bounds__(MIX_THREADS)
+	mix_bwd(float *part, const __grid_constant__ struct mix_rows<MOST> rows,
+		const __grid_constant__ struct mix_rows<MOST> grads,
+		const __grid_constant__ struct vectors vec, size_t t, size_t d, bool adds,
+		int stages)
 {
 	extern __shared__ __align__(16) float shared[];
 	uint32_t n = rows.n - 1, len = 3 * n + 1;
@@ -30,7 +32,9 @@ mix_bwd(float *part, const __grid_constant__ struct mix_rows<MOST> rows,
 	mix_fetch<T, N>(stage, rows, blockIdx.x, t, d);
 	for (size_t i = blockIdx.x, turn = 0; i < t; i += gridDim.x, turn ^= 1) {
 		T *here = stage + (stages > 1 ? turn * stage_elems : 0);
-		struct mix_token<T, N, MOST> token = {&rows, here, i * d, d};
+		struct mix_token<T, N, MOST> token = {
+			&rows, here, i *d, d
+		};
 		if (threadIdx.x < len)
 			s.stat[threadIdx.x] = next;
 		for (size_t j = threadIdx.x + blockDim.x; j < len; j += blockDim.x)
@@ -95,9 +99,8 @@ run(void *const *buf, const struct k3_mix_norm_bwd_args *a, const struct k3_cuda
 	grads.row.p[n - 1] = buf[0], grads.n = n;
 	for (uint32_t k = 0; k < a->addends.n; k++)
 		vec.addend[k] = buf[a->addends.first + k];
-	K3_CUDA_CHECK(cudaFuncSetAttribute(mix_bwd<T, N, MOST>,
-					   cudaFuncAttributeMaxDynamicSharedMemorySize,
-					   (int)bytes));
+	K3_CUDA_CHECK(cudaFuncSetAttribute(
+		mix_bwd<T, N, MOST>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
 	mix_bwd<T, N, MOST><<<(unsigned)parts_of(a), threads, bytes, (cudaStream_t)cuda->stream>>>(
 		(float *)cuda->scratch, rows, grads, vec, a->t, a->d, a->blocks_accumulate != 0,
 		stages);

@@ -126,9 +126,11 @@ finish(T *y, float *factor, float *mixed, float *warps, const float *share, cons
 }
 
 template <typename T, int N, int MOST>
-static __global__ void __launch_bounds__(MIX_THREADS)
-mix_fwd(T *y, float *stat, const __grid_constant__ struct mix_rows<MOST> rows,
-	const __grid_constant__ struct vectors vec, size_t t, size_t d, float eps, int stages)
+static __global__ void
+__launch_bounds__(MIX_THREADS)
+	mix_fwd(T *y, float *stat, const __grid_constant__ struct mix_rows<MOST> rows,
+		const __grid_constant__ struct vectors vec, size_t t, size_t d, float eps,
+		int stages)
 {
 	extern __shared__ __align__(16) float shared[];
 	__shared__ float sums[32];
@@ -144,7 +146,9 @@ mix_fwd(T *y, float *stat, const __grid_constant__ struct mix_rows<MOST> rows,
 	mix_fetch<T, N>(stage, rows, blockIdx.x, t, d);
 	for (size_t i = blockIdx.x, turn = 0; i < t; i += gridDim.x, turn ^= 1) {
 		T *here = stage + (stages > 1 ? turn * stage_elems : 0);
-		struct mix_token<T, N, MOST> token = {&rows, here, i * d, d};
+		struct mix_token<T, N, MOST> token = {
+			&rows, here, i *d, d
+		};
 		if (stages > 1)
 			mix_fetch<T, N>(stage + (turn ^ 1) * stage_elems, rows, i + gridDim.x, t,
 					d);
@@ -176,11 +180,10 @@ run(void *const *buf, const struct k3_mix_norm_fwd_args *a, const struct k3_cuda
 	rows.row = pointers_of<MOST>(buf, a->blocks.first, a->blocks.n);
 	rows.row.p[a->blocks.n] = buf[2];
 	rows.n = n;
-	K3_CUDA_CHECK(cudaFuncSetAttribute(mix_fwd<T, N, MOST>,
-					   cudaFuncAttributeMaxDynamicSharedMemorySize,
-					   (int)bytes));
-	K3_CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
-		&resident, mix_fwd<T, N, MOST>, (int)threads, bytes));
+	K3_CUDA_CHECK(cudaFuncSetAttribute(
+		mix_fwd<T, N, MOST>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
+	K3_CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, mix_fwd<T, N, MOST>,
+								    (int)threads, bytes));
 	size_t blocks = (size_t)resident * cuda->processors;
 	mix_fwd<T, N, MOST><<<(unsigned)(a->t < blocks ? a->t : blocks), threads, bytes,
 			      (cudaStream_t)cuda->stream>>>((T *)buf[0], (float *)buf[1], rows, vec,

@@ -12,9 +12,9 @@ template <int MOST> struct k3_pointers {
 /** Buffers first .. first + n - 1 of a task, n <= MOST. */
 template <int MOST>
 static inline struct k3_pointers<MOST>
-pointers_of(void *const *buf, size_t first, size_t n)
-{
-	struct k3_pointers<MOST> list = {};
+pointers_of(void *const *buf, size_t first, size_t n) {
+	struct k3_pointers<MOST> list = {
+	};
 
 	for (size_t i = 0; i < n; i++)
 		list.p[i] = buf[first + i];

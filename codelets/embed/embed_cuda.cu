@@ -182,8 +182,8 @@ clear_table(void *const *buf, const struct k3_weight *w, cudaStream_t stream)
 	for (uint32_t b = 0; b < w->n; b++) {
 		size_t first = b * w->block_rows,
 		       rows = first + w->block_rows < w->rows ? w->block_rows : w->rows - first;
-		K3_CUDA_CHECK(cudaMemsetAsync(buf[w->first + b], 0,
-					      rows * w->cols * sizeof(float), stream));
+		K3_CUDA_CHECK(cudaMemsetAsync(buf[w->first + b], 0, rows * w->cols * sizeof(float),
+					      stream));
 	}
 }
 
@@ -203,16 +203,16 @@ embed_bwd(void *const *buf, const struct k3_embed_args *a, const struct k3_cuda 
 	if (a->t == 0)
 		return;
 	rank<<<blocks_for(a->t, THREADS / 32), THREADS, 0, stream>>>(sorted, sorted_id, ids, map,
-								      a->t);
+								     a->t);
 	K3_CUDA_LAUNCHED("rank");
 	for (uint32_t first = 0; first < a->table.n; first += BLOCKS_MOST) {
 		struct table table = table_part(buf, &a->table, first);
 		if (a->d % n == 0)
-			add<T, n><<<(unsigned)a->t, ADD_THREADS, 0, stream>>>(
-				table, dy, sorted, sorted_id, a->t);
+			add<T, n><<<(unsigned)a->t, ADD_THREADS, 0, stream>>>(table, dy, sorted,
+									      sorted_id, a->t);
 		else
-			add<T, 1><<<(unsigned)a->t, ADD_THREADS, 0, stream>>>(
-				table, dy, sorted, sorted_id, a->t);
+			add<T, 1><<<(unsigned)a->t, ADD_THREADS, 0, stream>>>(table, dy, sorted,
+									      sorted_id, a->t);
 		K3_CUDA_LAUNCHED("add");
 	}
 }

@@ -150,9 +150,9 @@ logit_of(const struct blocks &b, size_t row, size_t id)
 }
 
 template <typename T, int N>
-static __global__ void __launch_bounds__(THREADS)
-cross_entropy(float *tstat, const __grid_constant__ struct blocks b, const int32_t *labels,
-	      const double *hyper, uint32_t grad)
+static __global__ void
+__launch_bounds__(THREADS) cross_entropy(float *tstat, const __grid_constant__ struct blocks b,
+					 const int32_t *labels, const double *hyper, uint32_t grad)
 {
 	size_t row = blockIdx.x;
 	int32_t label = labels[row];
@@ -190,8 +190,8 @@ keep_logits(T *keep, void *const *buf, const struct k3_lm_head_args *a, cudaStre
 		       cols = rest < a->head.block_rows ? rest : a->head.block_rows;
 		K3_CUDA_CHECK(cudaMemcpy2DAsync(keep + first, a->head.rows * sizeof(T),
 						buf[a->logits.first + v], cols * sizeof(T),
-						cols * sizeof(T), a->rows,
-						cudaMemcpyDeviceToDevice, stream));
+						cols * sizeof(T), a->rows, cudaMemcpyDeviceToDevice,
+						stream));
 	}
 }
 

@@ -26,7 +26,8 @@ product(float *c, void *const *buf, const struct k3_lm_head_args *a, const struc
 		size_t first = v * a->head.block_rows, rest = a->head.rows - first;
 		struct k3_cuda_product p = {};
 
-		p.m = a->rows, p.n = a->d, p.k = rest < a->head.block_rows ? rest : a->head.block_rows;
+		p.m = a->rows, p.n = a->d,
+		p.k = rest < a->head.block_rows ? rest : a->head.block_rows;
 		p.a = buf[a->logits.first + v], p.lda = p.k;
 		p.b = buf[a->head.first + v], p.ldb = a->d;
 		p.c = c, p.ldc = a->d;

@@ -59,8 +59,9 @@ rms_fwd(T *y, float *stat, size_t step, const T *x, const float *w, size_t n, si
 
 /* Row by row: the dot product of dn = dy w and x, then dx = r (dn - x r mean). */
 template <typename T, int N>
-static __global__ void __launch_bounds__(THREADS)
-rms_bwd(float *part, const __grid_constant__ struct k3_cuda_rms_bwd b, bool in_shared)
+static __global__ void
+__launch_bounds__(THREADS)
+	rms_bwd(float *part, const __grid_constant__ struct k3_cuda_rms_bwd b, bool in_shared)
 {
 	extern __shared__ float shared[];
 	__shared__ float warps[32];
@@ -250,8 +251,7 @@ backward_of(const struct k3_cuda *cuda, const struct k3_cuda_rms_bwd *b, float *
 }
 
 extern "C" void
-k3_cuda_rms_bwd(const struct k3_cuda *cuda, enum k3_cuda_type type,
-		const struct k3_cuda_rms_bwd *b)
+k3_cuda_rms_bwd(const struct k3_cuda *cuda, enum k3_cuda_type type, const struct k3_cuda_rms_bwd *b)
 {
 	float *part = (float *)cuda->scratch;
 	size_t parts = k3_cuda_row_parts(b->n, b->d);

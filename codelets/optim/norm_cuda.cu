@@ -172,10 +172,9 @@ clip_factor(void *const *buf, const struct k3_clip_args *a, const struct k3_cuda
 	do {
 		uint32_t rest = a->partials.n - first, n = rest < CLIP_MOST ? rest : CLIP_MOST;
 		clip<<<1, CLIP_MOST, 0, (cudaStream_t)cuda->stream>>>(
-			(double *)buf[0],
-			pointers_of<CLIP_MOST>(buf, a->partials.first + first, n), n, first > 0,
-			n == rest, (const double *)buf[1], (const double *)buf[2], a->max_norm,
-			a->eps);
+			(double *)buf[0], pointers_of<CLIP_MOST>(buf, a->partials.first + first, n),
+			n, first > 0, n == rest, (const double *)buf[1], (const double *)buf[2],
+			a->max_norm, a->eps);
 		K3_CUDA_LAUNCHED("clip");
 		first += n;
 	} while (first < a->partials.n);

@@ -124,9 +124,9 @@ quantile_rule(float *bias, const int32_t *hist, size_t n, size_t bins, size_t k,
 		bias[e] = (float)((at[e] - mean) * width);
 }
 
-static __global__ void __launch_bounds__(THREADS)
-router_bias(float *bias, const int32_t *balance, const double *out, double *at,
-	    struct k3_router_bias_args a)
+static __global__ void
+__launch_bounds__(THREADS) router_bias(float *bias, const int32_t *balance, const double *out,
+				       double *at, struct k3_router_bias_args a)
 {
 	__shared__ int64_t shared[WARPS];
 	int64_t tokens = 0;
@@ -154,8 +154,7 @@ static void
 router_bias_update(void *const *buf, const struct k3_router_bias_args *a,
 		   const struct k3_cuda *cuda)
 {
-	if (a->n_experts == 0 ||
-	    (a->rule != K3_BALANCE_SIGN && a->rule != K3_BALANCE_QUANTILE))
+	if (a->n_experts == 0 || (a->rule != K3_BALANCE_SIGN && a->rule != K3_BALANCE_QUANTILE))
 		return;
 	router_bias<<<1, THREADS, 0, (cudaStream_t)cuda->stream>>>(
 		(float *)buf[0], (const int32_t *)buf[1], (const double *)buf[2],

@@ -8,7 +8,7 @@ extern "C" {
 }
 
 struct place {
-	const int32_t *part; /* or NULL: the patch is in none */
+	const int32_t *part;	/* or NULL: the patch is in none */
 	size_t frame, row, col; /* row in the band */
 };
 

@@ -63,8 +63,8 @@ add_time(float *x, size_t c, size_t frame, size_t d)
 #pragma unroll
 	for (int k = 0; k < N; k++) {
 		size_t i = c + k < d / 2 ? c + k : c + k - d / 2;
-		float angle = (float)((double)frame *
-				      exp2(-(double)i / ((double)d / 2) * log2_theta));
+		float angle =
+			(float)((double)frame * exp2(-(double)i / ((double)d / 2) * log2_theta));
 		x[k] += c + k < d / 2 ? sinf(angle) : cosf(angle);
 	}
 }
@@ -92,7 +92,8 @@ positions(T *x, const int32_t *layout, const __grid_constant__ struct table tabl
 			if (weight == 0.0f)
 				continue;
 			run_load<T, N>(v, table_row<const T>(table, ty.at[tap / 2] * table.w +
-								    tx.at[tap % 2]) + c);
+									    tx.at[tap % 2]) +
+						  c);
 #pragma unroll
 			for (int k = 0; k < N; k++)
 				sum[k] += weight * v[k];
@@ -141,8 +142,8 @@ add_part(float *sum, const T *dx, const int32_t *part, size_t y, size_t x, size_
 	for (size_t frame = 0; frame < (size_t)part[K3_VP_T]; frame++)
 		for (size_t r = from; r < to; r++) {
 			float wy = weight_at(taps_of(r, grid_h, table.h), y);
-			size_t first = (size_t)part[K3_VP_PATCH0] +
-				       (frame * rows + r - row0) * cols;
+			size_t first =
+				(size_t)part[K3_VP_PATCH0] + (frame * rows + r - row0) * cols;
 			for (size_t j = rx.from; wy != 0.0f && j < rx.to; j++) {
 				float w = wy * weight_at(taps_of(j, cols, table.w), x), v[N];
 				if (w == 0.0f)
@@ -179,8 +180,7 @@ position_grads(const __grid_constant__ struct table table, const T *dx, const in
 
 template <typename T>
 static void
-vit_patch_embed_fwd(void *const *buf, const struct k3_vit_embed_args *a,
-		    const struct k3_cuda *cuda)
+vit_patch_embed_fwd(void *const *buf, const struct k3_vit_embed_args *a, const struct k3_cuda *cuda)
 {
 	const int n = k3_pack<T>::n;
 	cudaStream_t stream = (cudaStream_t)cuda->stream;
@@ -201,8 +201,7 @@ vit_patch_embed_fwd(void *const *buf, const struct k3_vit_embed_args *a,
 
 template <typename T>
 static void
-vit_patch_embed_bwd(void *const *buf, const struct k3_vit_embed_args *a,
-		    const struct k3_cuda *cuda)
+vit_patch_embed_bwd(void *const *buf, const struct k3_vit_embed_args *a, const struct k3_cuda *cuda)
 {
 	const int n = k3_pack<T>::n;
 	cudaStream_t stream = (cudaStream_t)cuda->stream;

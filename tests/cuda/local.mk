@@ -12,6 +12,8 @@ cuda_tests = \
 check_PROGRAMS += $(cuda_tests)
 check_LTLIBRARIES += tests/cuda/libcase.la
 endif
+# for hands: make tests/cuda/time_cuda_memory
+EXTRA_PROGRAMS = tests/cuda/time_cuda_memory
 endif
 
 tests_cuda_libcase_la_SOURCES = tests/cuda/cuda_case.c tests/cuda/cuda_case.h
@@ -34,4 +36,5 @@ EXTRA_DIST += \
 	tests/cuda/test_cuda_optim.c \
 	tests/cuda/test_cuda_vit.c \
 	tests/cuda/test_cuda_vit_ends.c \
+	tests/cuda/time_cuda_memory.c \
 	tests/cuda/vit_tiles.h

@@ -12,9 +12,10 @@
 
 static const struct shape {
 	size_t t, d, vocab, block, ids; /* ids: how many different ones occur */
-} shapes[] = {{0, 16, 20, 20, 20},     {1, 8, 3, 2, 3},	       {33, 31, 50, 7, 9},
-	      {700, 72, 300, 128, 300}, {3000, 64, 5000, 700, 400}, {900, 24, 40, 40, 1},
-	      {515, 1024, 900, 250, 60}, {64, 2049, 11, 4, 5}};
+} shapes[] = {{0, 16, 20, 20, 20},	  {1, 8, 3, 2, 3},
+	      {33, 31, 50, 7, 9},	  {700, 72, 300, 128, 300},
+	      {3000, 64, 5000, 700, 400}, {900, 24, 40, 40, 1},
+	      {515, 1024, 900, 250, 60},  {64, 2049, 11, 4, 5}};
 
 enum { SHAPES = sizeof(shapes) / sizeof(shapes[0]) };
 
@@ -53,8 +54,8 @@ TEST(rows_are_copied)
 		cuda_case_add(&c, CUDA_T, CUDA_W, s->t * s->d, 0, "y");
 		cuda_case_tolerance(&c, 1e-30, 1e-30);
 		add_ids(&c, s);
-		a.table = cuda_case_weight(&c, CUDA_T, CUDA_R, s->vocab, s->d, s->block, 1,
-					   "table");
+		a.table =
+			cuda_case_weight(&c, CUDA_T, CUDA_R, s->vocab, s->d, s->block, 1, "table");
 		CUDA_CASE_COMPARE(&c, "embed_fwd", &a, k3_embed_fwd_cpu_f32, embed_fwd, 0);
 		cuda_case_end(&c);
 	}

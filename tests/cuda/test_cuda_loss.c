@@ -14,7 +14,7 @@
 static const struct shape {
 	size_t t, d, vocab, block, r0, rows;
 } shapes[] = {{64, 64, 512, 512, 0, 64}, {40, 48, 1000, 384, 8, 25}, {9, 33, 23, 8, 3, 6},
-	      {5, 32, 77, 77, 0, 5},	  {30, 32, 4104, 1024, 7, 9}, {6, 64, 40001, 16384, 0, 6},
+	      {5, 32, 77, 77, 0, 5},	 {30, 32, 4104, 1024, 7, 9}, {6, 64, 40001, 16384, 0, 6},
 	      {4, 40, 80, 16, 4, 0}};
 
 enum { SHAPES = sizeof(shapes) / sizeof(shapes[0]) };
@@ -162,7 +162,8 @@ TEST(input_gradients_equal_the_cpu)
 		cuda_case_begin(&c, i);
 		cuda_case_add(&c, CUDA_T, CUDA_RW, s->t * s->d, 1, "dh");
 		a.logits = add_logits(&c, s, CUDA_R, 1);
-		a.head = cuda_case_weight(&c, CUDA_T, CUDA_R, s->vocab, s->d, s->block, 0.1, "head");
+		a.head =
+			cuda_case_weight(&c, CUDA_T, CUDA_R, s->vocab, s->d, s->block, 0.1, "head");
 		CUDA_CASE_COMPARE(&c, "lm_head_dx", &a, k3_lm_head_dx_cpu_f32, lm_head_dx,
 				  k3_lm_head_dx_cuda_scratch(&a));
 		cuda_case_end(&c);

@@ -13,8 +13,8 @@
 
 #define TEST(name) Test(cuda_optim, name, .init = cuda_case_need_device, .timeout = 120)
 
-static const size_t sizes[] = {1,  2,	 3,	4,   5,	 31,   4096, 4097, 10000, 8,
-			       16, 65536, 100003, 128, 64, 2048, 2049, 7,	 300};
+static const size_t sizes[] = {1,  2,	  3,	  4,   5,  31,	 4096, 4097, 10000, 8,
+			       16, 65536, 100003, 128, 64, 2048, 2049, 7,    300};
 enum { N_SIZES = sizeof(sizes) / sizeof(sizes[0]) };
 
 /* The first n of the sizes above; squares: none is negative. */
@@ -83,11 +83,8 @@ TEST(verdicts_equal_the_cpu)
 static void
 adamw(size_t n, double state, double coef)
 {
-	struct k3_adamw_args a = {.beta1 = 0.9,
-				  .beta2 = 0.95,
-				  .eps = 1e-8,
-				  .weight_decay = 0.1,
-				  .n_elems = sizes};
+	struct k3_adamw_args a = {
+		.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .n_elems = sizes};
 	double out[K3_OUT_LEN] = {[K3_OUT_STATE] = state, [K3_OUT_COEF] = coef};
 	double hyper[K3_HYPER_LEN] = {[K3_HYPER_LR] = 8e-4, [K3_HYPER_STEP] = 3};
 	struct cuda_case c;
@@ -185,9 +182,8 @@ TEST(initial_values_are_those_of_the_cpu)
 	static const struct {
 		uint32_t kind;
 		double scale;
-	} kinds[] = {{K3_INIT_ZERO, 0},		 {K3_INIT_ONE, 0},
-		     {K3_INIT_NORMAL, 0.02},	 {K3_INIT_NORMAL, 1.5},
-		     {K3_INIT_NORMAL_FREE, 1},	 {K3_INIT_NORMAL_3S, 0.03},
+	} kinds[] = {{K3_INIT_ZERO, 0},	      {K3_INIT_ONE, 0},		{K3_INIT_NORMAL, 0.02},
+		     {K3_INIT_NORMAL, 1.5},   {K3_INIT_NORMAL_FREE, 1}, {K3_INIT_NORMAL_3S, 0.03},
 		     {K3_INIT_LOG_UNIFORM, 0}};
 
 	for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {

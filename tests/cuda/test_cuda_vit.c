@@ -75,7 +75,8 @@ TEST(queries_keys_and_values_equal_the_cpu)
 }
 
 static void
-gradients_of_queries_keys_and_values(const struct shape *s, const struct tile *tile, bool adds, uint64_t seed)
+gradients_of_queries_keys_and_values(const struct shape *s, const struct tile *tile, bool adds,
+				     uint64_t seed)
 {
 	struct k3_vit_qkv_args a = qkv_args(s, tile);
 	size_t n = tile->n, work = 4 * k3_vit_qkv_work_floats(n, s->d, s->dq / s->h);
@@ -93,8 +94,8 @@ gradients_of_queries_keys_and_values(const struct shape *s, const struct tile *t
 	a.dnorm = vector(&c, adds ? CUDA_RW : CUDA_W, s->d, "dnorm");
 	a.norm = vector(&c, CUDA_R, s->d, "norm");
 	a.w = matrix(&c, 3 * s->dq, s->d, s->block, "w");
-	CUDA_CASE_COMPARE(&c, "vit_qkv_bwd_dx", &a, k3_vit_qkv_bwd_dx_cpu_f32,
-			  vit_qkv_bwd_dx, k3_vit_qkv_bwd_dx_cuda_scratch(&a));
+	CUDA_CASE_COMPARE(&c, "vit_qkv_bwd_dx", &a, k3_vit_qkv_bwd_dx_cpu_f32, vit_qkv_bwd_dx,
+			  k3_vit_qkv_bwd_dx_cuda_scratch(&a));
 	cuda_case_end(&c);
 	cuda_case_begin(&c, seed);
 	cuda_case_add(&c, CUDA_T, CUDA_R, n * 3 * s->dq, 1, "dp");
@@ -103,8 +104,7 @@ gradients_of_queries_keys_and_values(const struct shape *s, const struct tile *t
 	cuda_case_add(&c, CUDA_WORK, CUDA_W, 4 * n * s->d, 0, "work");
 	a.norm = vector(&c, CUDA_R, s->d, "norm");
 	a.w = gradient(&c, adds, 3 * s->dq, s->d, s->block, "dw");
-	CUDA_CASE_COMPARE(&c, "vit_qkv_bwd_dw", &a, k3_vit_qkv_bwd_dw_cpu_f32,
-			  vit_qkv_bwd_dw, 0);
+	CUDA_CASE_COMPARE(&c, "vit_qkv_bwd_dw", &a, k3_vit_qkv_bwd_dw_cpu_f32, vit_qkv_bwd_dw, 0);
 	cuda_case_end(&c);
 }
 
@@ -133,15 +133,13 @@ output_product(const struct shape *s, const struct tile *tile, bool adds, uint64
 	cuda_case_add(&c, CUDA_T, CUDA_R, n * s->d, 1, "dy");
 	cuda_case_add(&c, CUDA_T, CUDA_R, n * s->dq, 1, "o");
 	a.w = matrix(&c, s->d, s->dq, s->block, "w");
-	CUDA_CASE_COMPARE(&c, "vit_out_bwd_dx", &a, k3_vit_out_bwd_dx_cpu_f32,
-			  vit_out_bwd_dx, 0);
+	CUDA_CASE_COMPARE(&c, "vit_out_bwd_dx", &a, k3_vit_out_bwd_dx_cpu_f32, vit_out_bwd_dx, 0);
 	cuda_case_end(&c);
 	cuda_case_begin(&c, seed);
 	cuda_case_add(&c, CUDA_T, CUDA_R, n * s->d, 1, "dy");
 	cuda_case_add(&c, CUDA_T, CUDA_R, n * s->dq, 1, "o");
 	a.w = gradient(&c, adds, s->d, s->dq, s->block, "dw");
-	CUDA_CASE_COMPARE(&c, "vit_out_bwd_dw", &a, k3_vit_out_bwd_dw_cpu_f32,
-			  vit_out_bwd_dw, 0);
+	CUDA_CASE_COMPARE(&c, "vit_out_bwd_dw", &a, k3_vit_out_bwd_dw_cpu_f32, vit_out_bwd_dw, 0);
 	cuda_case_end(&c);
 }
 

@@ -46,8 +46,9 @@ tile_of(const struct band *band)
 	for (; parts < MOST_PARTS && band[parts].rows; parts++) {
 		const struct band *b = &band[parts];
 		int32_t patches = b->rows * b->w;
-		int32_t part[K3_VP_LEN] = {parts,   b->t,    b->h,	       b->w,
-					   b->row0, b->rows, (int32_t)tile.n, (int32_t)tile.m};
+		int32_t part[K3_VP_LEN] = {
+			parts,		 b->t,		 b->h, b->w, b->row0, b->rows,
+			(int32_t)tile.n, (int32_t)tile.m};
 		memcpy(tile.layout + tile.len, part, sizeof(part));
 		tile.len += K3_VP_LEN;
 		tile.n += (size_t)(b->t * patches);
