@@ -1,7 +1,9 @@
 # Kernels; the headers here are for the folder itself, the contracts are in common/op.
 libk3_la_SOURCES += \
+	codelets/attnres/attnres_cuda.h \
 	codelets/attnres/mix_norm_cpu.c \
 	codelets/embed/embed_cpu.c \
+	codelets/embed/embed_cuda.h \
 	codelets/glu/glu_cpu.c \
 	codelets/glu/glu_cuda.h \
 	codelets/io/load_cpu.c \
@@ -29,6 +31,7 @@ libk3_la_SOURCES += \
 	codelets/linalg/panel_body.h \
 	codelets/linalg/softmax_body.h \
 	codelets/loss/lm_head_cpu.c \
+	codelets/loss/loss_cuda.h \
 	codelets/loss/loss_sum_cpu.c \
 	codelets/mla/mla_attn.h \
 	codelets/mla/mla_attn_avx2_cpu.c \
@@ -48,10 +51,12 @@ libk3_la_SOURCES += \
 	codelets/moe/moe_dispatch_cpu.c \
 	codelets/moe/moe_route_cpu.c \
 	codelets/norm/rms.h \
+	codelets/norm/rms_cuda.h \
 	codelets/optim/adamw_cpu.c \
 	codelets/optim/clip_factor_cpu.c \
 	codelets/optim/grad_norm_cpu.c \
 	codelets/optim/hash_cpu.c \
+	codelets/optim/optim_cuda.h \
 	codelets/optim/param_init_cpu.c \
 	codelets/optim/router_bias_cpu.c \
 	codelets/vec/vec.h \
@@ -73,6 +78,7 @@ libk3_la_SOURCES += \
 	codelets/vit/vit_attn_body.h \
 	codelets/vit/vit_attn_bwd_body.h \
 	codelets/vit/vit_attn_cpu.c \
+	codelets/vit/vit_cuda.h \
 	codelets/vit/vit_merge_cpu.c \
 	codelets/vit/vit_mlp_cpu.c \
 	codelets/vit/vit_out_cpu.c \

@@ -143,4 +143,17 @@ blocks_for(size_t n, size_t per_block)
 		name<k3_bf16>(buf, a, cuda);                                                       \
 	}
 
+/* The same for operations whose floating operands stay as they are in bf16 mode. */
+#define K3_CUDA_SAME(name, args)                                                                   \
+	extern "C" void k3_##name##_cuda_f32(void *const *buf, const struct args *a,               \
+					     const struct k3_cuda *cuda)                           \
+	{                                                                                          \
+		name(buf, a, cuda);                                                                \
+	}                                                                                          \
+	extern "C" void k3_##name##_cuda_bf16(void *const *buf, const struct args *a,              \
+					      const struct k3_cuda *cuda)                          \
+	{                                                                                          \
+		name(buf, a, cuda);                                                                \
+	}
+
 #endif

@@ -1,8 +1,11 @@
 # CUDA kernels of all families, built with --with-cuda.
 if HAVE_CUDA
 libk3_la_SOURCES += \
+	codelets/attnres/mix_norm_bwd_cuda.cu \
+	codelets/attnres/mix_norm_fwd_cuda.cu \
 	codelets/cuda/cuda.cu \
 	codelets/cuda/gemm.cu \
+	codelets/embed/embed_cuda.cu \
 	codelets/glu/glu_cuda.cu \
 	codelets/kda/kda_chunk_cuda.cu \
 	codelets/kda/kda_conv_bwd_cuda.cu \
@@ -15,16 +18,36 @@ libk3_la_SOURCES += \
 	codelets/kda/kda_scan_back_cuda.cu \
 	codelets/kda/kda_scan_cuda.cu \
 	codelets/kda/kda_table_cuda.cu \
+	codelets/loss/lm_head_cuda.cu \
+	codelets/loss/lm_head_grad_cuda.cu \
+	codelets/loss/loss_sum_cuda.cu \
 	codelets/moe/expert_cuda.cu \
 	codelets/moe/expert_fma.cu \
 	codelets/moe/expert_wgmma.cu \
 	codelets/moe/moe_combine_cuda.cu \
 	codelets/moe/moe_count_cuda.cu \
 	codelets/moe/moe_dispatch_cuda.cu \
-	codelets/moe/moe_route_cuda.cu
+	codelets/moe/moe_route_cuda.cu \
+	codelets/norm/rms_cuda.cu \
+	codelets/optim/adamw_cuda.cu \
+	codelets/optim/hash_cuda.cu \
+	codelets/optim/norm_cuda.cu \
+	codelets/optim/param_init_cuda.cu \
+	codelets/optim/router_bias_cuda.cu \
+	codelets/vit/vision_scatter_cuda.cu \
+	codelets/vit/vit_merge_cuda.cu \
+	codelets/vit/vit_mlp_cuda.cu \
+	codelets/vit/vit_out_cuda.cu \
+	codelets/vit/vit_patch_embed_cuda.cu \
+	codelets/vit/vit_project_cuda.cu \
+	codelets/vit/vit_qkv_cuda.cu
 endif
 
 EXTRA_DIST += \
+	codelets/attnres/mix.cuh \
+	codelets/attnres/mix_bwd.cuh \
+	codelets/attnres/mix_norm_bwd_cuda.cu \
+	codelets/attnres/mix_norm_fwd_cuda.cu \
 	codelets/cuda/cuda.cu \
 	codelets/cuda/cuda.h \
 	codelets/cuda/device.cuh \
@@ -32,7 +55,10 @@ EXTRA_DIST += \
 	codelets/cuda/gemm.h \
 	codelets/cuda/gemm_plans.h \
 	codelets/cuda/kernels.h \
+	codelets/cuda/pointers.cuh \
+	codelets/cuda/runs.cuh \
 	codelets/cuda/situ.cuh \
+	codelets/embed/embed_cuda.cu \
 	codelets/glu/glu_cuda.cu \
 	codelets/kda/kda_chunk.cuh \
 	codelets/kda/kda_chunk_cuda.cu \
@@ -52,6 +78,9 @@ EXTRA_DIST += \
 	codelets/kda/kda_scan_back_cuda.cu \
 	codelets/kda/kda_scan_cuda.cu \
 	codelets/kda/kda_table_cuda.cu \
+	codelets/loss/lm_head_cuda.cu \
+	codelets/loss/lm_head_grad_cuda.cu \
+	codelets/loss/loss_sum_cuda.cu \
 	codelets/moe/expert_cuda.cu \
 	codelets/moe/expert_finish.cuh \
 	codelets/moe/expert_fma.cu \
@@ -64,4 +93,20 @@ EXTRA_DIST += \
 	codelets/moe/moe_dispatch_cuda.cu \
 	codelets/moe/moe_route_cuda.cu \
 	codelets/moe/rows.cuh \
-	codelets/moe/wgmma.cuh
+	codelets/moe/wgmma.cuh \
+	codelets/norm/rms_cuda.cu \
+	codelets/optim/adamw_cuda.cu \
+	codelets/optim/flat.cuh \
+	codelets/optim/hash_cuda.cu \
+	codelets/optim/norm_cuda.cu \
+	codelets/optim/param_init_cuda.cu \
+	codelets/optim/router_bias_cuda.cu \
+	codelets/vit/gelu.cuh \
+	codelets/vit/vision_scatter_cuda.cu \
+	codelets/vit/vit.cuh \
+	codelets/vit/vit_merge_cuda.cu \
+	codelets/vit/vit_mlp_cuda.cu \
+	codelets/vit/vit_out_cuda.cu \
+	codelets/vit/vit_patch_embed_cuda.cu \
+	codelets/vit/vit_project_cuda.cu \
+	codelets/vit/vit_qkv_cuda.cu

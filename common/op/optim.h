@@ -47,7 +47,7 @@ void k3_clip_factor_cpu(void *const *buf, const struct k3_clip_args *a);
 /* adamw_step:
  *    0 R    out (state, coefficient)
  *    1 R    hyper
- *   params, exp_avg, exp_avg_sq: n x RW
+ *   params, exp_avg, exp_avg_sq: n x RW (f32)
  *   grads: n x R, n_elems[i] floats each
  *   Does nothing unless the state is K3_STEP_OK.
  *   theta -= lr*wd*theta; m, v updates; theta -= lr*m^/(sqrt(v^)+eps). */
@@ -62,7 +62,7 @@ void k3_adamw_step_cpu_f32(void *const *buf, const struct k3_adamw_args *a);
 enum k3_balance_rule { K3_BALANCE_NONE, K3_BALANCE_SIGN, K3_BALANCE_QUANTILE };
 
 /* router_bias_update:
- *    0 RW   bias [E]
+ *    0 RW   bias (f32) [E]
  *    1 R    balance i32 [E + E*bins]
  *    2 R    out (state)
  *   Does nothing unless the state is K3_STEP_OK.
@@ -89,7 +89,7 @@ struct k3_hash_args {
 void k3_hash_data_cpu(void *const *buf, const struct k3_hash_args *a);
 
 /* param_init:
- *   data: one block of a parameter W [rows, cols]
+ *   data: one block of a parameter W (f32) [rows, cols]
  *   Element i of the whole tensor (row-major, row0*cols onwards here) takes its value from the
  *   generator keyed by (seed, name); experts' stacks are keyed by the checkpoint tensors' names.
  *   Kinds: model.md 1.3. */

@@ -94,7 +94,7 @@ void k3_vit_patch_embed_bwd_cpu_f32(void *const *buf, const struct k3_vit_embed_
 /* vit_qkv: q | k | v = RMSNorm(x; norm) Wqkv^T, q and k rotated by the 2-D RoPE of model.md 6.3
  *   with row and column of the whole item.
  * vit_qkv_fwd:    0 W qkv [n,3dq] (q columns, k columns, v columns; each h times hd)
- *                 1 W rstd [n]
+ *                 1 W rstd (f32) [n]
  *                 2 R x [n,d]
  *                 3 R layout
  *                 4 W work [k3_vit_qkv_work_floats]
@@ -105,13 +105,13 @@ void k3_vit_patch_embed_bwd_cpu_f32(void *const *buf, const struct k3_vit_embed_
  *                 3 R dq [n,dq]
  *                 4 R dkv [n,2dq]
  *                 5 R x
- *                 6 R rstd
+ *                 6 R rstd (f32)
  *                 7 R layout
  *                 8 W work [k3_vit_qkv_work_floats]
  *                 dnorm (1,d) W/RW; norm, w
  * vit_qkv_bwd_dw: 0 R dp
  *                 1 R x
- *                 2 R rstd
+ *                 2 R rstd (f32)
  *                 3 W work [n,d]
  *                 norm; w = gradient W/RW
  */
@@ -195,7 +195,7 @@ k3_vit_attn_bwd_work_floats(size_t hd)
  *                 2 R o [n,dq]
  *                 w (d,dq)
  * vit_out_bwd_dx: 0 W do [n,dq]
- *                 1 W delta [n,h]: sum over a head's columns of do o
+ *                 1 W delta (f32) [n,h]: sum over a head's columns of do o
  *                 2 R dy [n,d]
  *                 3 R o
  *                 w
@@ -215,7 +215,7 @@ void k3_vit_out_bwd_dw_cpu_f32(void *const *buf, const struct k3_vit_out_args *a
 /* vit_mlp: y = x + gelu_tanh(u) Wfc1^T, u = RMSNorm(x; norm) Wfc0^T (model.md 6.3).
  * vit_mlp_fwd:    0 W y [n,d]
  *                 1 W u [n,f]
- *                 2 W rstd [n]
+ *                 2 W rstd (f32) [n]
  *                 3 R x [n,d]
  *                 4 W work [n,d+f]
  *                 norm (1,d), fc0 (f,d), fc1 (d,f)
@@ -224,14 +224,14 @@ void k3_vit_out_bwd_dw_cpu_f32(void *const *buf, const struct k3_vit_out_args *a
  *                 2 R dy [n,d]
  *                 3 R u
  *                 4 R x
- *                 5 R rstd
+ *                 5 R rstd (f32)
  *                 6 W work [n,d]
  *                 dnorm (1,d) W/RW; norm, fc0, fc1
  * vit_mlp_bwd_dw: 0 R du
  *                 1 R dy
  *                 2 R u
  *                 3 R x
- *                 4 R rstd
+ *                 4 R rstd (f32)
  *                 5 W work [n,d+f]
  *                 norm; fc0, fc1 = gradients W/RW
  */
@@ -249,7 +249,7 @@ void k3_vit_mlp_bwd_dw_cpu_f32(void *const *buf, const struct k3_vit_mlp_args *a
  *   concatenation of its merge_h x merge_w patches, row by row (model.md 6.4).
  * vit_merge_fwd: 0 W z [m,c]
  *                1 W xf [n,d] after the norm
- *                2 W rstd [n]
+ *                2 W rstd (f32) [n]
  *                3 R x [n,d]
  *                4 R layout
  *                norm (1,d)
@@ -257,7 +257,7 @@ void k3_vit_mlp_bwd_dw_cpu_f32(void *const *buf, const struct k3_vit_mlp_args *a
  *                1 W dxf [n,d] gradient of xf
  *                2 R dz [m,c]
  *                3 R x
- *                4 R rstd
+ *                4 R rstd (f32)
  *                5 R layout
  *                dnorm (1,d) W/RW; norm
  */
@@ -274,7 +274,7 @@ void k3_vit_merge_bwd_cpu_f32(void *const *buf, const struct k3_vit_merge_args *
  * vit_project_fwd:    0 W y [m,D]
  *                     1 W u [m,c]
  *                     2 W s [m,D]
- *                     3 W rstd [m]
+ *                     3 W rstd (f32) [m]
  *                     4 R z [m,c]
  *                     5 W work [m,c]
  *                     w1 (c,c), w2 (D,c), norm (1,D)
@@ -284,7 +284,7 @@ void k3_vit_merge_bwd_cpu_f32(void *const *buf, const struct k3_vit_merge_args *
  *                     3 R dy [m,D]
  *                     4 R u
  *                     5 R s
- *                     6 R rstd
+ *                     6 R rstd (f32)
  *                     dnorm (1,D) W/RW; w1, w2, norm
  * vit_project_bwd_dw: 0 R du
  *                     1 R ds

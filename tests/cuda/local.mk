@@ -2,13 +2,19 @@
 if HAVE_CUDA
 if HAVE_CRITERION
 cuda_tests = \
+	tests/cuda/test_cuda_attnres \
+	tests/cuda/test_cuda_embed \
 	tests/cuda/test_cuda_expert \
 	tests/cuda/test_cuda_glu \
 	tests/cuda/test_cuda_kda \
 	tests/cuda/test_cuda_kda_chunk \
 	tests/cuda/test_cuda_kda_conv \
+	tests/cuda/test_cuda_loss \
 	tests/cuda/test_cuda_moe \
-	tests/cuda/test_cuda_moe_rows
+	tests/cuda/test_cuda_moe_rows \
+	tests/cuda/test_cuda_optim \
+	tests/cuda/test_cuda_vit \
+	tests/cuda/test_cuda_vit_ends
 check_PROGRAMS += $(cuda_tests)
 check_LTLIBRARIES += tests/cuda/libcase.la
 endif
@@ -16,21 +22,33 @@ endif
 
 tests_cuda_libcase_la_SOURCES = tests/cuda/cuda_case.c tests/cuda/cuda_case.h
 
+tests_cuda_test_cuda_attnres_LDADD = tests/cuda/libcase.la $(LDADD)
+tests_cuda_test_cuda_embed_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_expert_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_glu_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_kda_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_kda_chunk_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_kda_conv_LDADD = tests/cuda/libcase.la $(LDADD)
+tests_cuda_test_cuda_loss_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_moe_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_moe_rows_LDADD = tests/cuda/libcase.la $(LDADD)
+tests_cuda_test_cuda_optim_LDADD = tests/cuda/libcase.la $(LDADD)
+tests_cuda_test_cuda_vit_LDADD = tests/cuda/libcase.la $(LDADD)
+tests_cuda_test_cuda_vit_ends_LDADD = tests/cuda/libcase.la $(LDADD)
 
 EXTRA_DIST += \
 	tests/cuda/cuda_case.c \
 	tests/cuda/cuda_case.h \
+	tests/cuda/test_cuda_attnres.c \
+	tests/cuda/test_cuda_embed.c \
 	tests/cuda/test_cuda_expert.c \
 	tests/cuda/test_cuda_glu.c \
 	tests/cuda/test_cuda_kda.c \
 	tests/cuda/test_cuda_kda_chunk.c \
 	tests/cuda/test_cuda_kda_conv.c \
+	tests/cuda/test_cuda_loss.c \
 	tests/cuda/test_cuda_moe.c \
-	tests/cuda/test_cuda_moe_rows.c
+	tests/cuda/test_cuda_moe_rows.c \
+	tests/cuda/test_cuda_optim.c \
+	tests/cuda/test_cuda_vit.c \
+	tests/cuda/test_cuda_vit_ends.c

@@ -1,0 +1,76 @@
+/* Initial values on the device: the counter-based generator of common/rng.c, in double as there, so
+ * that values differ from the CPU's by float rounding at most. */
+#include "../cuda/device.cuh"
+
+extern "C" {
+#include "../../common/op/optim.h"
+}
+
+enum { THREADS = 256 };
+
+static const uint64_t golden_ratio = UINT64_C(0x9E3779B97F4A7C15);
+static const uint64_t seed_factor = UINT64_C(0xD1B54A32D192ED03);
+
+static __device__ __forceinline__ uint64_t
+rng_bits(uint64_t key, uint64_t i)
+{
+	uint64_t z = key + (i + 1) * golden_ratio;
+
+	z = (z ^ (z >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
+	z = (z ^ (z >> 27)) * UINT64_C(0x94D049BB133111EB);
+	return z ^ (z >> 31);
+}
+
+static __device__ __forceinline__ double
+rng_uniform(uint64_t key, uint64_t i)
+{
+	return (double)(rng_bits(key, i) >> 11) * 0x1p-53;
+}
+
+/* A redraw changes the key, never the counter (rng.c). */
+static __device__ double
+rng_normal(uint64_t key, uint64_t i, double bound)
+{
+	const double two_pi = 6.28318530717958647692;
+	double x;
+
+	do {
+		double radius = sqrt(-2.0 * log(1.0 - rng_uniform(key, 2 * i)));
+		x = radius * cos(two_pi * rng_uniform(key, 2 * i + 1));
+		key = rng_bits(key ^ seed_factor, 0);
+	} while (bound > 0.0 && fabs(x) > bound);
+	return x;
+}
+
+static __global__ void
+init(float *to, struct k3_param_init_args a)
+{
+	size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
+	double x = 0, bound = 0;
+
+	if (i >= a.n_elems)
+		return;
+	if (a.kind == K3_INIT_NORMAL)
+		bound = 2 / a.scale;
+	else if (a.kind == K3_INIT_NORMAL_3S)
+		bound = 3;
+	if (a.kind == K3_INIT_ONE)
+		x = 1;
+	else if (a.kind == K3_INIT_LOG_UNIFORM)
+		x = log(1 + 15 * rng_uniform(a.key, a.first_elem + i));
+	else if (a.kind != K3_INIT_ZERO)
+		x = a.scale * rng_normal(a.key, a.first_elem + i, bound);
+	to[i] = (float)x;
+}
+
+static void
+param_init(void *const *buf, const struct k3_param_init_args *a, const struct k3_cuda *cuda)
+{
+	if (a->n_elems == 0)
+		return;
+	init<<<blocks_for(a->n_elems, THREADS), THREADS, 0, (cudaStream_t)cuda->stream>>>(
+		(float *)buf[0] + a->offset_elems, *a);
+	K3_CUDA_LAUNCHED("init");
+}
+
+K3_CUDA_SAME(param_init, k3_param_init_args)
