@@ -4,10 +4,12 @@
 
 #include "../../common/ops.h"
 #include "../glu/glu_cuda.h"
+#include "../mla/mla_cuda.h"
+#include "../vit/vit_attn_cuda.h"
 #include "cuda.h"
 
 /* X(operation, arguments, stem of its kernels, 1: with a scratch function) */
-#define K3_CUDA_OP_MAP(X) K3_GLU_CUDA_MAP(X)
+#define K3_CUDA_OP_MAP(X) K3_GLU_CUDA_MAP(X) K3_MLA_CUDA_MAP(X) K3_VIT_ATTN_CUDA_MAP(X)
 
 #ifdef __cplusplus
 extern "C" {
