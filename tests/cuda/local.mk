@@ -6,7 +6,7 @@ cuda_tests = \
 	tests/cuda/test_cuda_glu \
 	tests/cuda/test_cuda_mla \
 	tests/cuda/test_cuda_vit_attn
-check_PROGRAMS += $(cuda_tests)
+check_PROGRAMS += $(cuda_tests) tests/cuda/time_cuda_attn
 check_LTLIBRARIES += tests/cuda/libcase.la
 endif
 endif
@@ -21,6 +21,7 @@ tests_cuda_test_cuda_vit_attn_LDADD = tests/cuda/libcase.la $(LDADD)
 EXTRA_DIST += \
 	tests/cuda/cuda_case.c \
 	tests/cuda/cuda_case.h \
+	tests/cuda/time_cuda_attn.c \
 	tests/cuda/test_cuda_attn.c \
 	tests/cuda/test_cuda_glu.c \
 	tests/cuda/test_cuda_mla.c \

@@ -11,12 +11,10 @@
 static const struct shape {
 	size_t t, d, h, nope, rope, v, rq, rkv, block;
 	uint32_t group;
-} shapes[] = {{64, 64, 4, 32, 16, 32, 48, 40, 1000, 4},
-	      {33, 31, 3, 7, 5, 9, 13, 11, 10, 2},
-	      {257, 72, 5, 16, 8, 24, 56, 64, 24, 2},
-	      {0, 16, 2, 8, 8, 8, 16, 16, 16, 1},
-	      {1, 16, 2, 8, 8, 8, 16, 16, 16, 1},
-	      {96, 1024, 16, 128, 64, 128, 512, 256, 4096, 8}};
+} shapes[] = {
+	{64, 64, 4, 32, 16, 32, 48, 40, 1000, 4}, {33, 31, 3, 7, 5, 9, 13, 11, 10, 2},
+	{257, 72, 5, 16, 8, 24, 56, 64, 24, 2},	  {0, 16, 2, 8, 8, 8, 16, 16, 16, 1},
+	{1, 16, 2, 8, 8, 8, 16, 16, 16, 1},	  {96, 1024, 16, 128, 64, 128, 512, 256, 4096, 8}};
 enum { SHAPES = sizeof(shapes) / sizeof(shapes[0]) };
 
 static size_t
@@ -71,12 +69,12 @@ proj_weights(struct cuda_case *c, struct k3_mla_proj_args *a, const struct shape
 
 	a->wqa = cuda_case_weight(c, CUDA_T, CUDA_R, s->rq, s->d, s->block, narrow, "wqa");
 	a->qn = cuda_case_weight(c, CUDA_F32, CUDA_R, 1, s->rq, 1, 1, "qn");
-	a->wqb = cuda_case_weight(c, CUDA_T, CUDA_R, s->h * a->kq, s->rq, s->block,
-				  scale_of(s->rq), "wqb");
+	a->wqb = cuda_case_weight(c, CUDA_T, CUDA_R, s->h * a->kq, s->rq, s->block, scale_of(s->rq),
+				  "wqb");
 	a->wkva = cuda_case_weight(c, CUDA_T, CUDA_R, s->rkv + s->rope, s->d, s->block, narrow,
 				   "wkva");
-	a->wgate = cuda_case_weight(c, CUDA_T, CUDA_R, s->h * s->v, s->d, s->block, narrow,
-				    "wgate");
+	a->wgate =
+		cuda_case_weight(c, CUDA_T, CUDA_R, s->h * s->v, s->d, s->block, narrow, "wgate");
 }
 
 TEST(projections_equal_the_cpu)

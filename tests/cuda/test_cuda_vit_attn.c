@@ -39,8 +39,7 @@ layout_of(int32_t *to, const struct tile *tile)
 
 	for (int32_t p = 0; p < tile->parts; p++) {
 		const struct band *b = &tile->band[p];
-		int32_t part[K3_VP_LEN] = {b->item,  b->t, b->h,  b->w,
-					   b->row0, b->rows, n, merged};
+		int32_t part[K3_VP_LEN] = {b->item, b->t, b->h, b->w, b->row0, b->rows, n, merged};
 		for (int32_t k = 0; k < K3_VP_LEN; k++)
 			to[K3_VL_HEAD + p * K3_VP_LEN + k] = part[k];
 		n += b->t * b->rows * b->w;
