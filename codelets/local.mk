@@ -40,6 +40,7 @@ libk3_la_SOURCES += \
 	codelets/mla/mla_attn_bwd_body.h \
 	codelets/mla/mla_attn_cpu.c \
 	codelets/mla/mla_attn_fwd_body.h \
+	codelets/mla/mla_cuda.h \
 	codelets/mla/mla_expand_cpu.c \
 	codelets/mla/mla_out_cpu.c \
 	codelets/mla/mla_proj_cpu.c \
@@ -78,6 +79,7 @@ libk3_la_SOURCES += \
 	codelets/vit/vit_attn_body.h \
 	codelets/vit/vit_attn_bwd_body.h \
 	codelets/vit/vit_attn_cpu.c \
+	codelets/vit/vit_attn_cuda.h \
 	codelets/vit/vit_cuda.h \
 	codelets/vit/vit_merge_cpu.c \
 	codelets/vit/vit_mlp_cpu.c \

@@ -8,9 +8,11 @@
 #include "../glu/glu_cuda.h"
 #include "../kda/kda_cuda.h"
 #include "../loss/loss_cuda.h"
+#include "../mla/mla_cuda.h"
 #include "../moe/moe_cuda.h"
 #include "../norm/rms_cuda.h"
 #include "../optim/optim_cuda.h"
+#include "../vit/vit_attn_cuda.h"
 #include "../vit/vit_cuda.h"
 #include "cuda.h"
 
@@ -18,13 +20,8 @@
 #define K3_CUDA_OP_MAP(X)                                                                          \
 	K3_ATTNRES_CUDA_MAP(X)                                                                     \
 	K3_EMBED_CUDA_MAP(X) K3_GLU_CUDA_MAP(X) K3_KDA_CUDA_MAP(X) K3_LOSS_CUDA_MAP(X)             \
-		K3_MOE_CUDA_MAP(X) K3_OPTIM_CUDA_MAP(X) K3_VIT_CUDA_MAP(X)
-K3_ATTNRES_CUDA_MAP(X)
-K3_EMBED_CUDA_MAP(X)
-K3_GLU_CUDA_MAP(X)
-K3_LOSS_CUDA_MAP(X)
-K3_OPTIM_CUDA_MAP(X)
-K3_VIT_CUDA_MAP(X)
+		K3_MLA_CUDA_MAP(X) K3_MOE_CUDA_MAP(X) K3_OPTIM_CUDA_MAP(X) K3_VIT_ATTN_CUDA_MAP(X) \
+			K3_VIT_CUDA_MAP(X)
 
 #ifdef __cplusplus
 extern "C" {

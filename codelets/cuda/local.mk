@@ -3,6 +3,8 @@ if HAVE_CUDA
 libk3_la_SOURCES += \
 	codelets/attnres/mix_norm_bwd_cuda.cu \
 	codelets/attnres/mix_norm_fwd_cuda.cu \
+	codelets/cuda/attn_bwd.cu \
+	codelets/cuda/attn_fwd.cu \
 	codelets/cuda/cuda.cu \
 	codelets/cuda/gemm.cu \
 	codelets/embed/embed_cuda.cu \
@@ -21,6 +23,10 @@ libk3_la_SOURCES += \
 	codelets/loss/lm_head_cuda.cu \
 	codelets/loss/lm_head_grad_cuda.cu \
 	codelets/loss/loss_sum_cuda.cu \
+	codelets/mla/mla_attn_cuda.cu \
+	codelets/mla/mla_expand_cuda.cu \
+	codelets/mla/mla_out_cuda.cu \
+	codelets/mla/mla_proj_cuda.cu \
 	codelets/moe/expert_cuda.cu \
 	codelets/moe/expert_fma.cu \
 	codelets/moe/expert_wgmma.cu \
@@ -35,6 +41,7 @@ libk3_la_SOURCES += \
 	codelets/optim/param_init_cuda.cu \
 	codelets/optim/router_bias_cuda.cu \
 	codelets/vit/vision_scatter_cuda.cu \
+	codelets/vit/vit_attn_cuda.cu \
 	codelets/vit/vit_merge_cuda.cu \
 	codelets/vit/vit_mlp_cuda.cu \
 	codelets/vit/vit_out_cuda.cu \
@@ -48,6 +55,14 @@ EXTRA_DIST += \
 	codelets/attnres/mix_bwd.cuh \
 	codelets/attnres/mix_norm_bwd_cuda.cu \
 	codelets/attnres/mix_norm_fwd_cuda.cu \
+	codelets/cuda/attn.cuh \
+	codelets/cuda/attn.h \
+	codelets/cuda/attn_bwd.cu \
+	codelets/cuda/attn_bwd_tensor.cuh \
+	codelets/cuda/attn_fwd.cu \
+	codelets/cuda/attn_fwd_tensor.cuh \
+	codelets/cuda/attn_plain.cuh \
+	codelets/cuda/attn_tiles.cuh \
 	codelets/cuda/cuda.cu \
 	codelets/cuda/cuda.h \
 	codelets/cuda/device.cuh \
@@ -58,6 +73,7 @@ EXTRA_DIST += \
 	codelets/cuda/pointers.cuh \
 	codelets/cuda/runs.cuh \
 	codelets/cuda/situ.cuh \
+	codelets/cuda/wgmma.cuh \
 	codelets/embed/embed_cuda.cu \
 	codelets/glu/glu_cuda.cu \
 	codelets/kda/kda_chunk.cuh \
@@ -81,6 +97,11 @@ EXTRA_DIST += \
 	codelets/loss/lm_head_cuda.cu \
 	codelets/loss/lm_head_grad_cuda.cu \
 	codelets/loss/loss_sum_cuda.cu \
+	codelets/mla/mla_attn_cuda.cu \
+	codelets/mla/mla_expand_cuda.cu \
+	codelets/mla/mla_norm.cuh \
+	codelets/mla/mla_out_cuda.cu \
+	codelets/mla/mla_proj_cuda.cu \
 	codelets/moe/expert_cuda.cu \
 	codelets/moe/expert_finish.cuh \
 	codelets/moe/expert_fma.cu \
@@ -104,6 +125,7 @@ EXTRA_DIST += \
 	codelets/vit/gelu.cuh \
 	codelets/vit/vision_scatter_cuda.cu \
 	codelets/vit/vit.cuh \
+	codelets/vit/vit_attn_cuda.cu \
 	codelets/vit/vit_merge_cuda.cu \
 	codelets/vit/vit_mlp_cuda.cu \
 	codelets/vit/vit_out_cuda.cu \

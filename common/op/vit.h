@@ -136,7 +136,7 @@ k3_vit_qkv_work_floats(size_t n, size_t d, size_t hd)
 
 /* vit_attn: o = softmax(scale q k^T) v, bidirectional, between parts of the same item alone.
  * vit_attn_fwd: 0 W o [n,dq]
- *               1 W lse [n,h]
+ *               1 W lse [n,h] (f32)
  *               2 R qkv [n,3dq] of the queries' tile
  *               3 R layout of it
  *               4 W work [k3_vit_attn_fwd_work_floats]
@@ -149,8 +149,8 @@ k3_vit_qkv_work_floats(size_t n, size_t d, size_t hd)
  *               2 R qkv of the queries' tile
  *               3 R qkv of the keys' tile
  *               4 R do [n,dq]
- *               5 R lse [n,h]
- *               6 R delta [n,h]
+ *               5 R lse [n,h] (f32)
+ *               6 R delta [n,h] (f32)
  *               7 R layout of the queries' tile
  *               8 R layout of the keys' tile
  *               9 W work [k3_vit_attn_bwd_work_floats]

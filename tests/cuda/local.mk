@@ -2,6 +2,7 @@
 if HAVE_CUDA
 if HAVE_CRITERION
 cuda_tests = \
+	tests/cuda/test_cuda_attn \
 	tests/cuda/test_cuda_attnres \
 	tests/cuda/test_cuda_embed \
 	tests/cuda/test_cuda_expert \
@@ -10,10 +11,12 @@ cuda_tests = \
 	tests/cuda/test_cuda_kda_chunk \
 	tests/cuda/test_cuda_kda_conv \
 	tests/cuda/test_cuda_loss \
+	tests/cuda/test_cuda_mla \
 	tests/cuda/test_cuda_moe \
 	tests/cuda/test_cuda_moe_rows \
 	tests/cuda/test_cuda_optim \
 	tests/cuda/test_cuda_vit \
+	tests/cuda/test_cuda_vit_attn \
 	tests/cuda/test_cuda_vit_ends
 check_PROGRAMS += $(cuda_tests)
 check_LTLIBRARIES += tests/cuda/libcase.la
@@ -22,6 +25,7 @@ endif
 
 tests_cuda_libcase_la_SOURCES = tests/cuda/cuda_case.c tests/cuda/cuda_case.h
 
+tests_cuda_test_cuda_attn_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_attnres_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_embed_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_expert_LDADD = tests/cuda/libcase.la $(LDADD)
@@ -30,15 +34,18 @@ tests_cuda_test_cuda_kda_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_kda_chunk_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_kda_conv_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_loss_LDADD = tests/cuda/libcase.la $(LDADD)
+tests_cuda_test_cuda_mla_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_moe_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_moe_rows_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_optim_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_vit_LDADD = tests/cuda/libcase.la $(LDADD)
+tests_cuda_test_cuda_vit_attn_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_vit_ends_LDADD = tests/cuda/libcase.la $(LDADD)
 
 EXTRA_DIST += \
 	tests/cuda/cuda_case.c \
 	tests/cuda/cuda_case.h \
+	tests/cuda/test_cuda_attn.c \
 	tests/cuda/test_cuda_attnres.c \
 	tests/cuda/test_cuda_embed.c \
 	tests/cuda/test_cuda_expert.c \
@@ -47,8 +54,10 @@ EXTRA_DIST += \
 	tests/cuda/test_cuda_kda_chunk.c \
 	tests/cuda/test_cuda_kda_conv.c \
 	tests/cuda/test_cuda_loss.c \
+	tests/cuda/test_cuda_mla.c \
 	tests/cuda/test_cuda_moe.c \
 	tests/cuda/test_cuda_moe_rows.c \
 	tests/cuda/test_cuda_optim.c \
 	tests/cuda/test_cuda_vit.c \
+	tests/cuda/test_cuda_vit_attn.c \
 	tests/cuda/test_cuda_vit_ends.c

@@ -1,0 +1,204 @@
+/* What the attention kernels share: ids of rows, the keys that a block of queries can see, and tiles
+ * in shared memory.
+ *
+ * A block of rows meets the run of partner rows whose ids lie between its own; blocks outside that
+ * run are never touched.  Where all ids of both are one, only the diagonal needs masks.  The trap:
+ * rows without an id may hold NaN and are zeros in shared memory, since zero times NaN is NaN.
+ */
+#ifndef K3_CUDA_ATTN_CUH
+#define K3_CUDA_ATTN_CUH
+#include "attn.h"
+#include "wgmma.cuh"
+
+extern "C" {
+#include "../../common/op/vit.h"
+}
+
+enum { NO_ID = 0x7fffffff, THREADS = 256, LOG2_PARTS = 32 };
+
+/* A tile's layout on the device. */
+struct tile_rows {
+	const int32_t *layout;
+	enum k3_attn_ids ids;
+	int n, row0;
+};
+
+static __device__ __forceinline__ struct tile_rows
+tile_rows(const int32_t *layout, enum k3_attn_ids ids)
+{
+	struct tile_rows t = {layout, ids, 0, 0};
+
+	if (ids == K3_ATTN_DOCUMENTS) {
+		t.n = layout[K3_TL_ROWS];
+		t.row0 = layout[K3_TL_ROW0];
+	} else {
+		t.n = layout[K3_VL_PATCHES];
+	}
+	return t;
+}
+
+/** First and last patch + 1 of a part, and its id. */
+static __device__ __forceinline__ void
+part_rows(const struct tile_rows *t, int part, int *from, int *to, int *id)
+{
+	const int32_t *p = t->layout + K3_VL_HEAD + part * K3_VP_LEN;
+
+	*from = p[K3_VP_PATCH0];
+	*to = *from + p[K3_VP_T] * p[K3_VP_ROWS] * p[K3_VP_W];
+	*id = p[K3_VP_ITEM] + 1;
+}
+
+/** Id of a row, 0 beyond the tile. */
+static __device__ __forceinline__ int
+row_id(const struct tile_rows *t, int row)
+{
+	int lo = 0, hi;
+
+	if (row < 0 || row >= t->n)
+		return 0;
+	if (t->ids == K3_ATTN_DOCUMENTS)
+		return t->layout[K3_TL_HEAD + row];
+	hi = t->layout[K3_VL_PARTS];
+	while (hi - lo > 1) { /* the last part that begins at or before the row */
+		int mid = (lo + hi) / 2;
+		if (t->layout[K3_VL_HEAD + mid * K3_VP_LEN + K3_VP_PATCH0] <= row)
+			lo = mid;
+		else
+			hi = mid;
+	}
+	return t->layout[K3_VL_HEAD + lo * K3_VP_LEN + K3_VP_ITEM] + 1;
+}
+
+/* Ids of a block of rows: the smallest and greatest that there is; one: all rows have it. */
+struct ids {
+	int lo, hi;
+	bool one;
+};
+
+/* Partner rows from .. to - 1; even: all of them and all rows of the block have one id. */
+struct run {
+	int from, to;
+	bool even;
+};
+
+/** Minimum, maximum and sum over the block, in all threads. */
+static __device__ __forceinline__ void
+block_reduce(int *least, int *most, int *sum)
+{
+	__shared__ int part[3][THREADS / 32];
+	int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+
+	*least = __reduce_min_sync(0xffffffffu, *least);
+	*most = __reduce_max_sync(0xffffffffu, *most);
+	*sum = __reduce_add_sync(0xffffffffu, *sum);
+	__syncthreads();
+	if (lane == 0) {
+		part[0][warp] = *least;
+		part[1][warp] = *most;
+		part[2][warp] = *sum;
+	}
+	__syncthreads();
+	*sum = 0;
+	for (int i = 0; i < THREADS / 32; i++) {
+		*least = min(*least, part[0][i]);
+		*most = max(*most, part[1][i]);
+		*sum += part[2][i];
+	}
+}
+
+/** Ids of rows from .. from + n - 1; every thread of the block calls. */
+static __device__ __forceinline__ struct ids
+block_ids(const struct tile_rows *t, int from, int n)
+{
+	int lo = NO_ID, hi = 0, holes = 0, end = min(from + n, t->n);
+
+	for (int r = from + (int)threadIdx.x; r < end; r += THREADS) {
+		int id = row_id(t, r);
+		hi = max(hi, id);
+		lo = min(lo, id ? id : NO_ID);
+		holes += id == 0;
+	}
+	block_reduce(&lo, &hi, &holes);
+	return {lo, hi, lo == hi && holes == 0};
+}
+
+/** The run of partners in rows begin .. end - 1; every thread of the block calls. */
+static __device__ __forceinline__ struct run
+partners(const struct tile_rows *t, struct ids ids, int begin, int end)
+{
+	int from = NO_ID, to = 0, same = 0;
+
+	begin = max(begin, 0);
+	end = min(end, t->n);
+	if (t->ids == K3_ATTN_DOCUMENTS) {
+#pragma unroll 4
+		for (int r = begin + (int)threadIdx.x; r < end; r += THREADS) {
+			int id = t->layout[K3_TL_HEAD + r];
+			bool in = id >= ids.lo && id <= ids.hi;
+			from = in ? min(from, r) : from;
+			to = in ? r + 1 : to;
+			same += id == ids.lo;
+		}
+	} else {
+		for (int p = threadIdx.x; p < t->layout[K3_VL_PARTS]; p += THREADS) {
+			int first, last, id;
+			part_rows(t, p, &first, &last, &id);
+			if (id < ids.lo || id > ids.hi)
+				continue;
+			from = min(from, first);
+			to = max(to, last);
+			same += id == ids.lo ? last - first : 0;
+		}
+	}
+	block_reduce(&from, &to, &same);
+	if (from >= to)
+		return {0, 0, true};
+	return {from, to, ids.one && same == to - from};
+}
+
+/* One side of the scores in memory, of one head: x = (a | b) meets the other side's x, y its y. */
+template <typename T> struct side {
+	const T *a, *b, *y;
+	size_t ld, ldy;
+	int na, nb, ny;
+};
+
+template <typename T>
+static __device__ __forceinline__ struct side<T>
+key_side(const struct k3_attn_shape *s, const struct k3_attn_keys *k, const void *kv, int head)
+{
+	const T *x = static_cast<const T *>(kv), *of_head = x + head * k->head;
+
+	return {of_head + k->k, x + k->rope, of_head + k->v, k->ld, k->ld, s->nope, s->rope, s->v};
+}
+
+/** y NULL: there is none. */
+template <typename T>
+static __device__ __forceinline__ struct side<T>
+query_side(const struct k3_attn_shape *s, const struct k3_attn_rows *q,
+	   const struct k3_attn_rows *y, int head)
+{
+	const T *x = static_cast<const T *>(q->x) + head * q->head,
+		*second = y ? static_cast<const T *>(y->x) + head * y->head : nullptr;
+
+	return {x, x, second, q->ld, y ? y->ld : 0, s->nope + s->rope, 0, s->v};
+}
+
+/** x at column c; 0 behind the last. */
+template <typename T>
+static __device__ __forceinline__ T
+x_at(const struct side<T> *s, int row, int c)
+{
+	if (c < s->na)
+		return s->a[row * s->ld + c];
+	return c < s->na + s->nb ? s->b[row * s->ld + (c - s->na)] : narrow<T>(0.0f);
+}
+
+template <typename T>
+static __device__ __forceinline__ T
+y_at(const struct side<T> *s, int row, int c)
+{
+	return c < s->ny ? s->y[row * s->ldy + c] : narrow<T>(0.0f);
+}
+
+#endif

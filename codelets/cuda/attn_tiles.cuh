@@ -1,0 +1,132 @@
+/* Tiles of attention operands for warpgroup products: how they come into shared memory, and the masks
+ * of a block of scores.  The general loader takes single elements and zeros behind the last column, so
+ * widths need not fill a product. */
+#ifndef K3_CUDA_ATTN_TILES_CUH
+#define K3_CUDA_ATTN_TILES_CUH
+#include "attn.cuh"
+
+extern __shared__ unsigned char attn_shared[];
+
+/** The first multiple of 1024 bytes in shared memory. */
+static __device__ __forceinline__ unsigned char *
+shared_base(void)
+{
+	uint32_t at = shared_address(attn_shared);
+
+	return attn_shared + ((1024 - at % 1024) % 1024);
+}
+
+/* Rows row0 .. of an operand (a | b), for a tile. */
+struct source {
+	const k3_bf16 *a, *b;
+	size_t ld;
+	int na, nb;
+};
+
+static __device__ __forceinline__ struct source
+x_of(const struct side<k3_bf16> *s)
+{
+	return {s->a, s->b, s->ld, s->na, s->nb};
+}
+
+static __device__ __forceinline__ struct source
+y_of(const struct side<k3_bf16> *s)
+{
+	return {s->y, s->y, s->ldy, s->ny, 0};
+}
+
+static __device__ __forceinline__ const k3_bf16 *
+element(const struct source *s, int row, int c)
+{
+	return c < s->na ? s->a + row * s->ld + c : s->b + row * s->ld + (c - s->na);
+}
+
+/**
+ * Starts to load rows row0 .. row0 + ROWS - 1 of an operand into a tile; rows outside the run and rows
+ * without an id become zeros.
+ * @param whole  widths are multiples of 8 and rows are aligned to 16 bytes
+ */
+template <int ROWS, int COLS>
+static __device__ __forceinline__ void
+tile_load(uint32_t tile, const struct source &s, const struct tile_rows &t, const struct run &run,
+	  int row0, bool whole)
+{
+	const int pieces = COLS / 8;
+	int cols = s.na + s.nb;
+
+#pragma unroll 4
+	for (int i = threadIdx.x; i < ROWS * pieces; i += THREADS) {
+		int r = i / pieces, c = i % pieces, row = row0 + r;
+		bool there = row >= run.from && row < run.to && (run.even || row_id(&t, row));
+		uint32_t to = tile + piece_at(ROWS, r, c);
+
+		if (whole) {
+			there = there && 8 * c < cols;
+			copy_16(to, there ? element(&s, row, 8 * c) : s.a, there);
+			continue;
+		}
+		uint4 raw = {0, 0, 0, 0};
+		k3_bf16 *x = reinterpret_cast<k3_bf16 *>(&raw);
+		for (int k = 0; k < 8; k++)
+			if (there && 8 * c + k < cols)
+				x[k] = *element(&s, row, 8 * c + k);
+		shared_store_16(to, raw);
+	}
+}
+
+/** Ids of rows row0 .. row0 + ROWS - 1 of a run, for masks; rows that nobody may see have `none`. */
+template <int ROWS>
+static __device__ __forceinline__ void
+ids_load(int *id, const struct tile_rows &t, const struct run &run, int row0, int none)
+{
+	for (int i = threadIdx.x; i < ROWS; i += THREADS) {
+		int row = row0 + i, x = 0;
+		if (row >= run.from && row < run.to)
+			x = row_id(&t, row);
+		id[i] = x ? x : none;
+	}
+}
+
+/* Which operands fit: element pairs and pieces of 16 bytes begin at their multiples. */
+static inline bool
+rows_whole(const struct k3_attn_rows *r)
+{
+	return r->ld % 8 == 0 && r->head % 8 == 0 && (uintptr_t)r->x % 16 == 0;
+}
+
+static inline bool
+keys_whole(const struct k3_attn_keys *k, const void *x)
+{
+	return k->ld % 8 == 0 && k->head % 8 == 0 && k->k % 8 == 0 && k->rope % 8 == 0 &&
+	       k->v % 8 == 0 && (uintptr_t)x % 16 == 0;
+}
+
+static inline bool
+shape_whole(const struct k3_attn_shape *s)
+{
+	return s->nope % 8 == 0 && s->rope % 8 == 0 && s->v % 8 == 0;
+}
+
+/** Are there warpgroup products on the current device? */
+static inline bool
+device_has_wgmma(void)
+{
+	int device, major, minor;
+
+	K3_CUDA_CHECK(cudaGetDevice(&device));
+	K3_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+	K3_CUDA_CHECK(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
+	return major == 9 && minor == 0;
+}
+
+/** Dynamic shared memory of a kernel, raised beyond 48 KB. */
+template <typename F>
+static inline void
+allow_shared(F *kernel, size_t bytes)
+{
+	K3_CUDA_CHECK(cudaFuncSetAttribute((const void *)kernel,
+					   cudaFuncAttributeMaxDynamicSharedMemorySize,
+					   (int)bytes));
+}
+
+#endif
