@@ -109,6 +109,10 @@ vision_check(const struct k3_config *config)
 		         v->heads);
 		return K3_EINVAL;
 	}
+	int ret = most_check(config, "vision_config.vt_num_hidden_layers", v->layers, "",
+			     K3_MAX_LAYERS);
+	if (ret != K3_OK)
+		return ret;
 	if (v->width % 2 != 0) {
 		k3_error("common", "%s: vision_config.vt_hidden_size is %u; it must be even (half "
 		         "of it holds the sines of the time code)", config->name, v->width);

@@ -49,6 +49,15 @@ out:
 	return ret;
 }
 
+bool
+k3_fs_is_same(const char *a, const char *b)
+{
+	struct stat one, other;
+
+	return stat(a, &one) == 0 && stat(b, &other) == 0 && one.st_dev == other.st_dev &&
+	       one.st_ino == other.st_ino;
+}
+
 int
 k3_fs_sync_folder(const char *path)
 {

@@ -2,10 +2,13 @@
  * otherwise. */
 #ifndef K3_FS_H
 #define K3_FS_H
+#include <stdbool.h>
 #include <stddef.h>
 
 /** Whole file as malloc'ed text with a 0 behind it; larger than most_bytes: K3_ELIMIT. */
 int k3_fs_read(const char *path, size_t most_bytes, char **text, size_t *bytes);
+/** Do both paths lead to one file that is there?  Logs nothing. */
+bool k3_fs_is_same(const char *a, const char *b);
 /** Temporary name in the same folder, fsync, rename, fsync of the folder. */
 int k3_fs_write_atomic(const char *path, const void *data, size_t bytes);
 /** Like mkdir -p. */

@@ -1,7 +1,8 @@
 /* From a list of texts with images to .k3t files.
  *
- * The trap: placeholders and images that differ by one would shift every later image to another
- * text, so both are counted in each sample before anything of it is written.
+ * The traps: placeholders and images that differ by one would shift every later image to another
+ * text, so both are counted in each sample before anything of it is written.  A parsed line takes
+ * dozens of times its bytes (empty lists side by side), so lines have a limit.
  */
 #define _GNU_SOURCE /* memmem */
 #include "k3t_images.h"
@@ -25,14 +26,16 @@
 #define MARK "<image>"
 #define MARK_BYTES (sizeof(MARK) - 1)
 
+enum { MOST_LINE_BYTES = 16 << 20, MOST_NAME_BYTES = 4095 };
+
 /* The list, and the line that is read. */
 struct list {
-	const char *path;
+	const char *path, *out;
 	char *folder;
-	FILE *file;
-	char *line;
-	size_t room;
-	uint64_t number; /* of the line, from 1 */
+	struct k3i_map map;
+	size_t next;	  /* byte of the map where the next line begins */
+	const char *line; /* in the map, without a zero at its end */
+	uint64_t number;  /* of the line, from 1 */
 };
 
 struct sample {
@@ -52,31 +55,26 @@ k3_k3t_images_options_init(struct k3_k3t_images_options *o)
 }
 
 static int
-list_open(struct list *list, const char *path)
+list_open(struct list *list, const char *path, const char *out)
 {
 	char *copy = strdup(path);
+	int ret;
 
-	*list = (struct list){.path = path};
-	if (!copy)
-		return K3_ENOMEM;
-	list->folder = strdup(dirname(copy));
+	*list = (struct list){.path = path, .out = out};
+	list->folder = copy ? strdup(dirname(copy)) : NULL;
 	free(copy);
-	if (!list->folder)
-		return K3_ENOMEM;
-	list->file = fopen(path, "re");
-	if (list->file)
-		return K3_OK;
-	k3_error("common", "%s: %s", path, strerror(errno));
-	return K3_EIO;
+	K3_TRY(list->folder ? K3_OK : K3_ENOMEM);
+	K3_TRY(k3i_k3t_input_check(out, path));
+	ret = k3i_map_open(&list->map, path);
+out:
+	return ret;
 }
 
 static void
 list_close(struct list *list)
 {
-	if (list->file)
-		fclose(list->file);
+	k3i_map_close(&list->map);
 	free(list->folder);
-	free(list->line);
 }
 
 static int
@@ -86,19 +84,37 @@ line_refuse(const struct list *list, const char *what)
 	return K3_EFORMAT;
 }
 
-/* The next line; *n is 0 at the end. */
+/* The next line with its line feed; *n is 0 at the end. */
 static int
 line_read(struct list *list, size_t *n)
 {
-	errno = 0;
-	ssize_t got = getline(&list->line, &list->room, list->file);
+	size_t rest = list->map.bytes - list->next;
 
-	*n = got > 0 ? (size_t)got : 0;
-	list->number += got > 0;
-	if (got >= 0 || !ferror(list->file))
-		return errno == ENOMEM ? K3_ENOMEM : K3_OK;
-	k3_error("common", "%s: %s", list->path, strerror(errno));
-	return K3_EIO;
+	*n = 0;
+	if (rest == 0)
+		return K3_OK;
+	const char *line = (const char *)list->map.data + list->next,
+		   *end = memchr(line, '\n', rest);
+	*n = end ? (size_t)(end - line) + 1 : rest;
+	list->line = line;
+	list->next += *n;
+	list->number++;
+	if (*n <= MOST_LINE_BYTES)
+		return K3_OK;
+	k3_error("common", "%s:%" PRIu64 ": the line has %zu bytes, allowed are %d", list->path,
+		 list->number, *n, MOST_LINE_BYTES);
+	return K3_ELIMIT;
+}
+
+/* strspn would look for a zero, and a map has none. */
+static bool
+is_blank(const char *line, size_t n)
+{
+	size_t i = 0;
+
+	while (i < n && strchr(" \t\r\n", line[i]) && line[i])
+		i++;
+	return i == n;
 }
 
 static size_t
@@ -123,12 +139,14 @@ images_check(const struct list *list, const struct sample *s)
 		return line_refuse(list, "\"images\" must be a list of file names");
 	for (size_t i = 0; i < n; i++) {
 		const json_t *name = json_array_get(s->images, i);
+		size_t bytes = json_string_length(name);
 		/* a name ends at a zero, what comes after would be ignored */
-		if (!json_is_string(name) || json_string_length(name) == 0 ||
-		    strlen(json_string_value(name)) != json_string_length(name)) {
+		if (bytes == 0 || bytes > MOST_NAME_BYTES ||
+		    strlen(json_string_value(name)) != bytes) {
 			k3_error("common",
-				 "%s:%" PRIu64 ": entry %zu of \"images\" must be a file name",
-				 list->path, list->number, i + 1);
+				 "%s:%" PRIu64 ": entry %zu of \"images\" must be a file name of 1 "
+				 "to %d bytes",
+				 list->path, list->number, i + 1, MOST_NAME_BYTES);
 			return K3_EFORMAT;
 		}
 	}
@@ -168,7 +186,7 @@ sample_parse(const struct list *list, size_t n, struct sample *s)
 	int ret = K3_EFORMAT;
 
 	*s = (struct sample){0};
-	if (strspn(list->line, " \t\r\n") == n)
+	if (is_blank(list->line, n))
 		return line_refuse(list, "the line is empty, allowed: one JSON object a line");
 	s->root = json_loadb(list->line, n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
 	if (!s->root) {
@@ -202,6 +220,7 @@ image_put(const struct list *list, const struct sample *s, size_t i, struct k3_k
 	int ret = path ? K3_OK : K3_ENOMEM;
 
 	K3_TRY(ret);
+	K3_TRY(k3i_k3t_input_check(list->out, path));
 	if (access(path, R_OK) != 0) {
 		k3_error("common", "%s:%" PRIu64 ": image %zu, %s: %s", list->path, list->number,
 			 i + 1, path, strerror(errno));
@@ -300,7 +319,7 @@ k3_k3t_import_images(const char *path, const char *out, const struct k3_k3t_imag
 	int ret;
 
 	memset(count, 0, 2 * sizeof(*count));
-	K3_TRY(list_open(&list, path));
+	K3_TRY(list_open(&list, path, out));
 	K3_TRY(k3i_k3t_split_create(&split, out, o->vocab, o->holdout));
 	K3_TRY(samples_put(&list, &split, o, &rule, count));
 	ret = k3i_k3t_split_publish(&split);

@@ -160,6 +160,8 @@ k3_k3t_import_bytes(const char *const *paths, size_t n_paths, const char *out, u
 
 	for (size_t i = 0; i < n_paths; i++)
 		K3_TRY(files_collect(&list, paths[i]));
+	for (size_t i = 0; i < list.n; i++)
+		K3_TRY(k3i_k3t_input_check(out, list.paths[i]));
 	K3_TRY(k3i_k3t_split_create(&split, out, vocab, holdout));
 	for (size_t i = 0; i < list.n; i++)
 		K3_TRY(file_import(&split, list.paths[i], holdout));
@@ -236,11 +238,9 @@ k3_k3t_import_raw(const char *path, uint32_t token_bytes, const char *out,
 {
 	struct k3_k3t_writer *w = NULL;
 	struct k3i_map map = {0};
-	char *val_path = k3_k3t_val_path(out);
-	int ret = K3_EINVAL;
+	int ret;
 
-	if (!val_path)
-		goto out;
+	K3_TRY(k3i_k3t_input_check(out, path));
 	K3_TRY(k3i_map_open(&map, path));
 	if (map.bytes % token_bytes != 0) {
 		k3_error("common", "%s: %zu bytes, allowed: a multiple of %" PRIu32, path,
@@ -255,6 +255,5 @@ k3_k3t_import_raw(const char *path, uint32_t token_bytes, const char *out,
 out:
 	k3_k3t_writer_destroy(w);
 	k3i_map_close(&map);
-	free(val_path);
 	return ret;
 }

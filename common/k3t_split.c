@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "files.h"
+#include "fs.h"
 #include "k3t_import.h"
 #include "log.h"
 #include "status.h"
@@ -73,6 +75,28 @@ k3i_k3t_split_destroy(struct k3i_k3t_split *split)
 	k3_k3t_writer_destroy(split->val);
 	free(split->val_path);
 	*split = (struct k3i_k3t_split){0};
+}
+
+int
+k3i_k3t_input_check(const char *out, const char *input)
+{
+	char *val = k3_k3t_val_path(out), *partial = k3i_path_partial(out),
+	     *val_partial = val ? k3i_path_partial(val) : NULL;
+	const char *made[] = {out, partial, val, val_partial};
+	int ret = partial && val_partial ? K3_OK : val ? K3_ENOMEM : K3_EINVAL;
+
+	for (size_t i = 0; i < sizeof(made) / sizeof(made[0]) && ret == K3_OK; i++)
+		if (k3_fs_is_same(made[i], input)) {
+			k3_error("common",
+				 "%s: read and, as %s, replaced by the output; allowed: "
+				 "another file",
+				 input, made[i]);
+			ret = K3_EINVAL;
+		}
+	free(val);
+	free(partial);
+	free(val_partial);
+	return ret;
 }
 
 int

@@ -23,6 +23,13 @@ int k3i_k3t_split_create(struct k3i_k3t_split *split, const char *out, uint32_t 
 int k3i_k3t_split_publish(struct k3i_k3t_split *split);
 /** Removes what was not published. One that is all zero is legal. */
 void k3i_k3t_split_destroy(struct k3i_k3t_split *split);
+/**
+ * An input must not be a file that the output replaces: X.k3t, X.val.k3t, or either one's partial
+ * file, whatever its path is called.
+ *
+ * @return K3_OK, also for an input that is not there; K3_EINVAL, logged; K3_ENOMEM
+ */
+int k3i_k3t_input_check(const char *out, const char *input);
 /** Bytes as tokens of the current document. */
 int k3i_k3t_put_bytes(struct k3_k3t_writer *w, const void *data, uint64_t n);
 

@@ -2,7 +2,8 @@
  *
  * A line is put together in one buffer and written with one call, so that the lines of threads and
  * of processes that share a terminal do not mix.  The trap: K3_LOG is read once, at the first
- * message; later changes of the environment have no effect.
+ * message; later changes of the environment have no effect.  Names and texts come from files, so
+ * their line feeds and escape codes must not become lines of ours.
  */
 #include "log.h"
 
@@ -14,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { LINE_BYTES = 2048, N_LEVELS = 4, N_AREAS = 5 };
+enum { LINE_BYTES = 8192 /* two paths and a reason */, N_LEVELS = 4, N_AREAS = 5 };
 
 static const char *const level_names[N_LEVELS] = { "error", "warn", "info", "debug" };
 static const char *const area_names[N_AREAS] = {
@@ -100,6 +101,14 @@ k3_log_program(const char *name)
 	program_name = name;
 }
 
+static void
+controls_replace(char *text, size_t bytes)
+{
+	for (size_t i = 0; i < bytes; i++)
+		if ((unsigned char)text[i] < ' ' || text[i] == 0x7f)
+			text[i] = '?';
+}
+
 void
 k3_log(enum k3_log_level level, const char *area, const char *fmt, ...)
 {
@@ -120,6 +129,7 @@ k3_log(enum k3_log_level level, const char *area, const char *fmt, ...)
 	if (body > 0)
 		used += (size_t)body < sizeof(line) - used - 1 ? (size_t)body
 		                                               : sizeof(line) - used - 2;
+	controls_replace(line, used);
 	line[used++] = '\n';
 	write_line(line, used);
 }

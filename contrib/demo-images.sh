@@ -24,7 +24,7 @@ make_list()
 	mkdir -p "$out/package"
 	if ! ls "$out/package/"*.deb >/dev/null 2>&1; then
 		packages_apt update || true
-		(cd "$out/package" && apt-get download "$package" >/dev/null) ||
+		(cd "$out/package" && apt-get -o APT::Sandbox::User=root download "$package" >/dev/null) ||
 			{ echo "demo.sh: package $package cannot be had: give a LIST.jsonl of your own" >&2; exit 1; }
 	fi
 	dpkg-deb -x "$out/package/"*.deb "$out/package"

@@ -44,7 +44,9 @@ k3i_data_images(int argc, char **argv, FILE *out)
 		{"output", "X.k3t", K3_OPT_STRING, &output, 0, 0, "file made, also -o", false},
 		{"limit-patches", "N", K3_OPT_INT, &limit, 1,
 		 (double)K3_K3T_MAX_SIDE * K3_K3T_MAX_SIDE,
-		 "larger images are reduced to N patches of 14 x 14 pixels (65536)", false},
+		 "larger images are reduced to N patches of 14 x 14 pixels before they are filled "
+		 "up (65536)",
+		 false},
 		{"side-patches", "N", K3_OPT_INT, &side, 1, K3_K3T_MAX_SIDE,
 		 "and to N patches a side (512)", false},
 		{"vocab", "V", K3_OPT_INT, &vocab, 1, INT32_MAX,

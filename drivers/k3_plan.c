@@ -296,7 +296,6 @@ run(struct arguments *a, const struct k3_config *config)
 		k3_error("drivers", "%s", k3_status_text(ret));
 	k3_plan_result_fini(&res);
 	free(doc_ids);
-	k3_images_fini(&a->images);
 	return status;
 }
 
@@ -320,7 +319,7 @@ main(int argc, char **argv)
 {
 	struct arguments a;
 	struct k3_config config;
-	int ret;
+	int ret, status = EXIT_USAGE;
 
 	k3_log_program("k3_plan");
 	ret = parse(argc, argv, &a);
@@ -328,11 +327,12 @@ main(int argc, char **argv)
 		return ret == NOTHING_TO_DO ? EXIT_SUCCESS : ret;
 	if (a.vision_table)
 		return check_vision(a.vision_table);
-	if (k3_config_load(&config, a.model) != K3_OK ||
-	    (a.layers && k3_config_set_layers(&config, a.layers) != K3_OK) ||
-	    (a.vocab && k3_config_set_vocab(&config, a.vocab) != K3_OK) ||
-	    k3_config_check(&config) != K3_OK || k3_images_read(&a.images, &config) != K3_OK ||
-	    count_tokens(&a) != 0 || read_dot_layers(&a, &config) != 0)
-		return EXIT_USAGE;
-	return run(&a, &config);
+	if (k3_config_load(&config, a.model) == K3_OK &&
+	    (!a.layers || k3_config_set_layers(&config, a.layers) == K3_OK) &&
+	    (!a.vocab || k3_config_set_vocab(&config, a.vocab) == K3_OK) &&
+	    k3_config_check(&config) == K3_OK && k3_images_read(&a.images, &config) == K3_OK &&
+	    count_tokens(&a) == 0 && read_dot_layers(&a, &config) == 0)
+		status = run(&a, &config);
+	k3_images_fini(&a.images);
+	return status;
 }

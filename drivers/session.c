@@ -9,6 +9,7 @@
 #include "../common/status.h"
 #include "../planner/choose.h"
 #include "../planner/plan_check.h"
+#include "../planner/vision_split.h"
 
 /* Plans may be dropped when the clock has moved by PLAN_IS_OLD since their last use. */
 enum { CACHED_PLANS = 64, PLAN_IS_OLD = 4 };
@@ -158,20 +159,13 @@ out:
 	return ret;
 }
 
-/* Ids are rows of the embedding table: a file with more of them would be read outside of it. */
-int
-k3_session_check_file(const struct k3_config *c, const struct k3_k3t *file, const char *path)
+/* Images: the tower's patches, frames that it has codes for, and rows that its features replace. */
+static int
+check_items(const struct k3_config *c, const struct k3_k3t *file, const char *path)
 {
 	const struct k3_vision_config *v = &c->vision;
 	const struct k3_k3t_patches *p = &file->patches;
 
-	if (file->ids.vocab > c->vocab) {
-		k3_error("drivers", "%s has %u tokens, the model has %u: at most that many may be",
-			 path, file->ids.vocab, c->vocab);
-		return K3_EINVAL;
-	}
-	if (file->n_items == 0)
-		return K3_OK;
 	if (!v->present) {
 		k3_error("drivers", "%s has %llu images, the model no vision tower", path,
 			 (unsigned long long)file->n_items);
@@ -184,7 +178,31 @@ k3_session_check_file(const struct k3_config *c, const struct k3_k3t *file, cons
 			 path, p->patch, p->merge_h, p->merge_w, v->patch, v->merge_h, v->merge_w);
 		return K3_EINVAL;
 	}
+	if (file->ids.placeholder != c->placeholder) {
+		k3_error("drivers", "%s has placeholders with id %u, the model's id is %u", path,
+			 file->ids.placeholder, c->placeholder);
+		return K3_EINVAL;
+	}
+	for (uint64_t i = 0; i < file->n_items; i++)
+		if (file->items[i].grid.t > v->max_frames) {
+			k3_error("drivers",
+				 "%s: item %llu has %u frames, the model knows %u at most", path,
+				 (unsigned long long)i, file->items[i].grid.t, v->max_frames);
+			return K3_EINVAL;
+		}
 	return K3_OK;
+}
+
+/* Ids are rows of the embedding table: a file with more of them would be read outside of it. */
+int
+k3_session_check_file(const struct k3_config *c, const struct k3_k3t *file, const char *path)
+{
+	if (file->ids.vocab > c->vocab) {
+		k3_error("drivers", "%s has %u tokens, the model has %u: at most that many may be",
+			 path, file->ids.vocab, c->vocab);
+		return K3_EINVAL;
+	}
+	return file->n_items > 0 ? check_items(c, file, path) : K3_OK;
 }
 
 uint64_t
@@ -233,6 +251,8 @@ k3_session_check_data(const struct k3_session *session, const char *data_path, s
 			 data_path, (unsigned long long)least, o->vision_patches);
 		K3_TRY(K3_EINVAL);
 	}
+	k3_data_set_max_patches(&data, o->max_patches);
+	K3_TRY(k3_data_require_items(&data, data_path, tokens));
 	while (i < data.file.n_tokens && !k3_k3t_counts(&data.file, i))
 		i++;
 	if (i == data.file.n_tokens) {

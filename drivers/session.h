@@ -96,8 +96,8 @@ int k3_session_optimizer(struct k3_session *session, uint32_t parity, const stru
 struct k3_eval_result {
 	double loss_sum, tokens, correct; /* over counted labels */
 };
-/** Can the model take the tokens and images of an open data set? @return K3_OK, K3_EINVAL
- * (logged) */
+/** Can the model take the tokens and images of an open data set, with these ids and frames?
+ * @return K3_OK, K3_EINVAL (logged) */
 int k3_session_check_file(const struct k3_config *config, const struct k3_k3t *file,
 			  const char *path);
 /** Patches that a vision tile must hold for all images: of a merge row, and more where an image

@@ -18,6 +18,12 @@ gib_bytes(double gib)
 	return (uint64_t)(gib * (1u << 30));
 }
 
+static uint64_t
+machine_bytes(void)
+{
+	return (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
 static enum k3_balance_rule
 rule_of(const char *name)
 {
@@ -150,8 +156,14 @@ check_memory(struct k3i_trainer *t)
 	K3_TRY(k3_memory_run(&memory, model, &shape));
 	k3_info("drivers", "plan: at most %.1f MiB in handles",
 		(double)k3_memory_bound(&memory) / 1048576);
-	if (o->memory > 0)
+	if (o->memory > 0) {
 		K3_TRY(k3_plan_check_memory(&memory, gib_bytes(o->memory), model));
+	} else if (k3_plan_check_memory(&memory, machine_bytes(), model) != K3_OK) {
+		/* StarPU would wait for memory for ever, or the system would end the run */
+		k3_error("drivers",
+			 "that limit is the machine's memory; --memory GIB sets another");
+		K3_TRY(K3_ELIMIT);
+	}
 out:
 	k3_memory_fini(&memory);
 	return ret;
@@ -230,8 +242,17 @@ out:
 static int
 open_eval_log(struct k3i_trainer *t)
 {
-	const char *path = t->options->eval_log;
+	const struct k3_train_options *o = t->options;
+	const char *path = o->eval_log, *read[] = {o->data, o->eval_data};
 
+	for (size_t i = 0; i < sizeof(read) / sizeof(read[0]); i++)
+		if (k3_fs_is_same(path, read[i])) {
+			k3_error("drivers",
+				 "--eval-log %s: would replace the data that are read; "
+				 "allowed: another file",
+				 path);
+			return K3_EINVAL;
+		}
 	t->eval_log = fopen(path, t->state->step > 0 ? "a" : "w");
 	if (!t->eval_log) {
 		k3_error("drivers", "--eval-log %s: %s", path, strerror(errno));
@@ -277,10 +298,11 @@ k3i_train_open(struct k3i_trainer *t, const char *folder)
 		k3_warn("drivers", "--cut-state is for tests: no state passes from tile to tile");
 	if (o->eval_data)
 		K3_TRY(k3_session_check_data(&t->session, o->eval_data, (size_t)o->tokens));
-	if (o->eval_log)
-		K3_TRY(open_eval_log(t));
 	K3_TRY(check_memory(t));
 	K3_TRY(start_values(t, folder));
+	/* last: a run that is refused leaves the table of an earlier one as it is */
+	if (o->eval_log)
+		K3_TRY(open_eval_log(t));
 out:
 	return ret;
 }

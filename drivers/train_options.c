@@ -65,7 +65,7 @@ make_table(struct k3_option *table, struct k3_train_options *o)
 		 "needs)",
 		 false},
 		{"memory", "GIB", K3_OPT_REAL, &o->memory, 0, 1e9,
-		 "limit of each memory node; 0: none (0)", false},
+		 "limit of each memory node; 0: the machine's memory (0)", false},
 		{"balance", "RULE", K3_OPT_STRING, &o->balance, 0, 0,
 		 "expert balance: quantile, sign or none (quantile)", false},
 		{"init-from", "DIR|FILE", K3_OPT_STRING, &o->init_from, 0, 0,

@@ -73,6 +73,11 @@ k3i_train_choose_vision(struct k3i_trainer *t)
 	t->max_patches = most_patches(t);
 	k3_data_set_max_patches(&t->data, t->max_patches);
 	K3_TRY(k3_data_require_items(&t->data, o->data, (size_t)o->tokens));
+	k3_info("drivers",
+		"vision tower: %llu images in the data, a microbatch takes at most %llu patches of "
+		"them, in tiles of %u",
+		(unsigned long long)file->n_items, (unsigned long long)t->max_patches,
+		t->vision_patches);
 out:
 	return ret;
 }

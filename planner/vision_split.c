@@ -1,5 +1,6 @@
-/* The trap: the padding of a short band comes after its rows in every frame, so valid keys are no
- * prefix, and a rank without rows still sends a band of padding. */
+/* Groups lie in a heap: a table may have a million items for thousands of groups.  The trap: the
+ * padding of a short band comes after its rows in every frame, so valid keys are no prefix, and a
+ * rank without rows still sends a band of padding. */
 #include "vision_split.h"
 
 #include <stdlib.h>
@@ -38,27 +39,53 @@ larger_first(const void *a, const void *b)
 	return x->at < y->at ? -1 : x->at > y->at;
 }
 
+struct group {
+	uint64_t load;
+	uint32_t at;
+};
+
+static bool
+is_lighter(const struct group *a, const struct group *b)
+{
+	return a->load != b->load ? a->load < b->load : a->at < b->at;
+}
+
+/* Restores the heap, lightest first, after the load of its root has grown. */
+static void
+sink(struct group *heap, uint32_t n)
+{
+	for (size_t at = 0, child; (child = 2 * at + 1) < n; at = child) {
+		struct group moved = heap[at];
+		if (child + 1 < n && is_lighter(&heap[child + 1], &heap[child]))
+			child++;
+		if (!is_lighter(&heap[child], &moved))
+			return;
+		heap[at] = heap[child];
+		heap[child] = moved;
+	}
+}
+
 int
 k3_vision_balance(uint32_t *group, const struct k3_grid *grid, size_t n, uint32_t n_groups)
 {
 	struct item *item = malloc((n + 1) * sizeof(*item));
-	uint64_t *load = calloc(n_groups, sizeof(*load));
-	int ret = item && load ? K3_OK : K3_ENOMEM;
+	struct group *heap = malloc(n_groups * sizeof(*heap));
+	int ret = item && heap ? K3_OK : K3_ENOMEM;
 
 	for (size_t i = 0; i < n && ret == K3_OK; i++)
 		item[i] = (struct item){k3_grid_patches(&grid[i]), i};
+	/* equal loads in order are a heap */
+	for (uint32_t g = 0; g < n_groups && ret == K3_OK; g++)
+		heap[g] = (struct group){0, g};
 	if (ret == K3_OK)
 		qsort(item, n, sizeof(*item), larger_first);
 	for (size_t i = 0; i < n && ret == K3_OK; i++) {
-		uint32_t least = 0;
-		for (uint32_t g = 1; g < n_groups; g++)
-			if (load[g] < load[least])
-				least = g;
-		load[least] += item[i].patches;
-		group[item[i].at] = least;
+		group[item[i].at] = heap[0].at;
+		heap[0].load += item[i].patches;
+		sink(heap, n_groups);
 	}
 	free(item);
-	free(load);
+	free(heap);
 	return ret;
 }
 

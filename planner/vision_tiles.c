@@ -1,13 +1,12 @@
-/* Items to vision tiles.  A tile takes at most vision_patches patches, or one merge row when
- * that alone is more; a large item is cut in equal bands, a small one is never cut.  The trap:
- * sizes and number of slots must not depend on the images, so where their patches are bounded,
- * every tile is sized as a full one, and tiles that could be there take their positions.
+/* Items to vision tiles.  A tile takes at most vision_patches patches, or one merge row when that alone
+ * is more; a large item is cut in equal bands, a small one is never cut.  The trap: sizes and number of
+ * slots must not depend on the images, so where their patches are bounded, every tile is sized as a full
+ * one, and tiles that could be there take their positions.
  *
- * Tiles of at most P patches in all: a tile is opened when the next part does not fit into the
- * last one, so two neighbours hold more than vision_patches together, which is S patches or more
- * when S is the next multiple of a merged token.  So there are at most 2 floor(P / S) tiles, and
- * one more when P leaves room for a merged token.  Images of one merged token between images
- * that fill a tile reach that number. */
+ * Tiles of at most P patches in all: a tile is opened when the next part does not fit into the last one,
+ * so two neighbours hold more than vision_patches together, which is S patches or more when S is the next
+ * multiple of a merged token.  So there are at most 2 floor(P / S) tiles, and one more when P leaves room
+ * for a merged token.  Images of one merged token between images that fill a tile reach that number. */
 #include <stdlib.h>
 #include <string.h>
 

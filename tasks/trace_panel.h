@@ -13,6 +13,7 @@ struct k3i_panel {
 	FILE *f;
 	const struct k3_trace *trace;
 	struct k3i_window window;
+	int32_t step;  /* that the strips tell of; -1: every one */
 	double y, row; /* top of the first row; height of a row */
 	bool labels;   /* names in the boxes */
 };

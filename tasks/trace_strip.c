@@ -1,47 +1,73 @@
 /* Pass and layer above the workers' rows.
  *
  * The trap: tasks of neighbouring layers overlap, so a strip moves on with the first task that is
- * farther in the walk, and never back. */
+ * farther in the walk, and never back.  The end of the step before runs into this one, and tiles of
+ * a later microbatch's images may be far ahead of its text; neither says where the walk is. */
 #include <stdio.h>
 #include <string.h>
 
 #include "trace_panel.h"
 
-/* Where a task stands in its step; grows with the walk.  Of the tasks without a layer the embedding
- * comes before all layers, the rest (last norm, head) after them.  -1: says nothing about progress.
- */
+/* Places inside a microbatch: tower, embedding, layers, what comes after them (last norm, head), and
+ * the same backward. */
+enum {
+	TOWER,
+	EMBED,
+	LAYER0,
+	HEAD = 10000,
+	BACKWARD = 15000,
+	LAST = 30000, /* LAST - place: the backward pass of it */
+	OPTIMIZER = 40000,
+	MICROBATCH = 100000
+};
+
+/* Of a task in the forward order of its microbatch. */
+static int
+walk_place(const struct k3_trace_record *r)
+{
+	enum k3_family family = k3_op_family(r->op);
+
+	if (r->layer >= 0)
+		return LAYER0 + r->layer;
+	return family == K3_FAMILY_VIT ? TOWER : family == K3_FAMILY_EMBED ? EMBED : HEAD;
+}
+
+/* Where a task stands in its step; grows with the walk.  -1: says nothing about progress. */
 static int64_t
 place(const struct k3_trace_record *r)
 {
-	int layer = r->layer >= 0 ? r->layer : k3_op_family(r->op) == K3_FAMILY_EMBED ? -1 : 9998;
-	int64_t micro = (int64_t)(r->microbatch < 0 ? 1 << 20 : r->microbatch) * 100000;
+	int64_t micro = (int64_t)(r->microbatch < 0 ? 1 << 20 : r->microbatch) * MICROBATCH;
 
+	/* only a tile that every microbatch has waits for the one before */
+	if (r->op == K3_OP_ZERO_GRADS || (k3_op_family(r->op) == K3_FAMILY_VIT && r->tile > 0))
+		return -1;
 	if (r->pass == K3_PASS_FORWARD)
-		return k3_op_family(r->op) == K3_FAMILY_IO ? -1 : micro + layer + 1;
+		return k3_op_family(r->op) == K3_FAMILY_IO ? -1 : micro + walk_place(r);
 	if (r->pass == K3_PASS_BACKWARD || r->pass == K3_PASS_RECOMPUTE)
-		return micro + 30000 - layer - 1;
+		return micro + LAST - walk_place(r);
 	/* the norms of gradients are taken while others are still being made */
-	return r->op == K3_OP_CLIP_FACTOR || r->op == K3_OP_ADAMW_STEP ? micro + 40000 : -1;
+	return r->op == K3_OP_CLIP_FACTOR || r->op == K3_OP_ADAMW_STEP ? micro + OPTIMIZER : -1;
 }
 
 static void
 place_name(int64_t place, bool pass, char *name, size_t bytes)
 {
-	int64_t at = place % 100000;
+	int at = (int)(place % MICROBATCH), walk = at >= BACKWARD ? LAST - at : at;
 
 	if (pass)
 		snprintf(name, bytes, "%s",
-			 at >= 40000   ? "optimizer"
-			 : at >= 15000 ? "backward"
-				       : "forward");
-	else if (at >= 40000)
+			 at >= OPTIMIZER  ? "optimizer"
+			 : at >= BACKWARD ? "backward"
+					  : "forward");
+	else if (at >= OPTIMIZER)
 		*name = 0;
-	else if (at == 0 || at == 30000)
-		snprintf(name, bytes, "embed");
-	else if (at == 9999 || at == 30000 - 9999)
-		snprintf(name, bytes, "head");
+	else if (walk < LAYER0 || walk == HEAD)
+		snprintf(name, bytes, "%s",
+			 walk == TOWER	 ? "tower"
+			 : walk == EMBED ? "embed"
+					 : "head");
 	else
-		snprintf(name, bytes, "%d", (int)(at < 15000 ? at - 1 : 30000 - at - 1));
+		snprintf(name, bytes, "%d", walk - LAYER0);
 }
 
 /* A strip of passes or of layers above the rows. */
@@ -58,7 +84,7 @@ k3i_panel_strip(const struct k3i_panel *p, double y, bool pass)
 		int64_t time = s ? s->start : p->window.to, at = -1;
 		if (s && (s->end < p->window.from || s->start > p->window.to))
 			continue;
-		if (s)
+		if (s && (p->step < 0 || k3i_record(p->trace, s)->step == p->step))
 			at = place(k3i_record(p->trace, s));
 		if (s && at <= now)
 			continue;

@@ -222,8 +222,10 @@ int
 k3i_trace_svg_step(const struct k3_trace *trace, const struct k3i_view *view, const char *path)
 {
 	const struct k3i_step *s = &view->step;
-	struct k3i_panel p = {
-		.trace = trace, .window = {s->from, s->to}, .row = row_height(trace, 70)};
+	struct k3i_panel p = {.trace = trace,
+			      .window = {s->from, s->to},
+			      .step = s->step,
+			      .row = row_height(trace, 70)};
 	double wall = (double)(s->to - s->from);
 	char title[160], what[32] = "whole run";
 	int ret;

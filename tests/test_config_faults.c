@@ -313,6 +313,7 @@ Test(config_faults, vision_sizes_that_do_not_fit_together)
 	value_refused("merge_kernel_size", "[2, 2]", "[2]", "is [2];");
 	value_refused("merge_kernel_size", "[2, 2]", "[2, 0]", "is [2,0];");
 	value_refused("merge_kernel_size", "[2, 2]", "2", "is 2;");
+	value_refused("vt_num_hidden_layers", "2", "257", "is 257; it must be at most 256");
 }
 
 Test(config_faults, widths_whose_product_overflows)

@@ -304,11 +304,18 @@ TEST(wrong_usage_is_refused)
 		{{"images", list, "-o", out}, "of 1 samples none is held out with holdout 0.1"},
 		{{"images", scratch_path("no.jsonl"), "-o", out}, "No such file"},
 		{{"images", scratch_path("empty"), "-o", out}, "no sample"},
-		{{"images", scratch_path(""), "-o", out}, "Is a directory"},
+		{{"images", scratch_path(""), "-o", out}, "not a regular file"},
+		{{"images", "/dev/zero", "-o", out}, "/dev/zero: not a regular file"},
+		{{"images", scratch_path("fifo"), "-o", out}, "fifo: not a regular file"},
+		{{"images", list, "-o", scratch_path("no/x.k3t")}, "No such file"},
+		{{"images", list, "-o", scratch_path("folder.k3t"), "--holdout", "0"},
+		 "folder.k3t: exists and is no regular file"},
 	};
 
 	scratch_write("list.jsonl", GOOD, sizeof(GOOD) - 1);
 	scratch_write("empty", "", 0);
+	cr_assert_eq(mkfifo(scratch_path("fifo"), 0600), 0);
+	cr_assert_eq(mkdir(scratch_path("folder.k3t"), 0700), 0);
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		int status = tool_run(cases[i].words);
 		const char *log = scratch_log();
@@ -318,5 +325,128 @@ TEST(wrong_usage_is_refused)
 		cr_assert_eq(strchr(log, '\n'), log + strlen(log) - 1, "more than a line: %s", log);
 		cr_assert_str_empty(tool_table());
 		cr_assert_eq(scratch_files(), N_PICTURES + 2);
+	}
+}
+
+/* Words of a run that must be refused with one line, and leave this file as it is. */
+static void
+expect_kept(const char *const *words, const char *message, const char *name)
+{
+	size_t bytes, n_after;
+	unsigned char *before = scratch_read(name, &bytes);
+	size_t files = scratch_files();
+	int status = tool_run(words);
+	const char *log = scratch_log();
+
+	cr_assert_eq(status, 2, "%s: status %d, %s", name, status, log);
+	cr_assert_not_null(strstr(log, message), "\"%s\" is not in: %s", message, log);
+	cr_assert_eq(scratch_files(), files);
+	unsigned char *after = scratch_read(name, &n_after);
+	cr_assert(bytes == n_after && memcmp(before, after, bytes) == 0, "%s changed", name);
+	free(before);
+	free(after);
+}
+
+TEST(an_output_that_would_replace_an_input_is_refused_and_the_input_stays)
+{
+	static const char *const lists[] = {"x.k3t", "x.val.k3t", "x.k3t.partial",
+					    "x.val.k3t.partial"};
+	char line[200];
+
+	for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) {
+		scratch_write(lists[i], GOOD GOOD, 2 * sizeof(GOOD) - 2);
+		expect_kept((const char *const[]){"images", scratch_path(lists[i]), "-o",
+						  scratch_path("x.k3t"), "--holdout", "0.5", NULL},
+			    "replaced by the output", lists[i]);
+		unlink(scratch_path(lists[i]));
+	}
+	/* by another name, and as an image */
+	cr_assert_eq(rename(scratch_path("a.png"), scratch_path("x.k3t")), 0);
+	cr_assert_eq(symlink("x.k3t", scratch_path("a.png")), 0);
+	for (int i = 0; i < 2; i++) {
+		int n = snprintf(line, sizeof(line),
+				 "{\"text\": \"<image>\", \"images\": [\"%s\"]}\n",
+				 i ? "a.png" : "x.k3t");
+		scratch_write("list.jsonl", line, (size_t)n);
+		expect_kept((const char *const[]){"images", scratch_path("list.jsonl"), "-o",
+						  scratch_path("x.k3t"), "--holdout", "0", NULL},
+			    "replaced by the output", "x.k3t");
+	}
+}
+
+TEST(images_that_never_end_are_refused)
+{
+	static const char *const names[] = {"fifo", "/dev/zero", "."};
+	char line[200];
+
+	cr_assert_eq(mkfifo(scratch_path("fifo"), 0600), 0);
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		int n = snprintf(line, sizeof(line),
+				 "{\"text\": \"<image>\", \"images\": [\"%s\"]}\n", names[i]);
+		scratch_write("list.jsonl", line, (size_t)n);
+		expect_kept((const char *const[]){"images", scratch_path("list.jsonl"), "-o",
+						  scratch_path("x.k3t"), "--holdout", "0", NULL},
+			    "not a regular file", "list.jsonl");
+	}
+}
+
+/* A parsed line of empty lists takes about 60 times its bytes. */
+TEST(a_line_above_the_limit_is_refused_before_it_is_parsed)
+{
+	static const char sample[] = "{\"text\": \"a\"}\n";
+	const size_t most = 16 << 20, n_sample = sizeof(sample) - 1;
+	char *line = malloc(most + 1);
+
+	memset(line, ' ', most + 1);
+	for (size_t n = most; n <= most + 1; n++) {
+		memcpy(line + n - n_sample, sample, n_sample);
+		line[n - n_sample - 1] = ' ';
+		scratch_write("list.jsonl", line, n);
+		int status = tool_run((const char *const[]){"images", scratch_path("list.jsonl"),
+							    "-o", scratch_path("x.k3t"),
+							    "--holdout", "0", NULL});
+		const char *log = scratch_log();
+		cr_assert_eq(status, n > most ? 2 : 0, "status %d: %s", status, log);
+		cr_assert(n <= most || strstr(log, "list.jsonl:1: the line has 16777217 bytes, "
+						   "allowed are 16777216"),
+			  "%s", log);
+	}
+	free(line);
+}
+
+TEST(a_name_longer_than_any_path_is_refused_with_the_reason)
+{
+	static const char *const why[] = {"must be a file name of 1 to 4095 bytes",
+					  ": File name too long"};
+	char line[5000] = "{\"text\": \"<image>\", \"images\": [\"";
+	size_t head = strlen(line);
+
+	for (size_t i = 0, n = 4096; i < 2; i++, n--) {
+		memset(line + head, 'x', n);
+		strcpy(line + head + n, "\"]}");
+		scratch_write("list.jsonl", line, strlen(line));
+		cr_assert_eq(tool_run((const char *const[]){"images", scratch_path("list.jsonl"),
+							    "-o", scratch_path("x.k3t"), NULL}),
+			     2);
+		const char *log = scratch_log();
+		cr_assert(strstr(log, why[i]), "%s", log);
+	}
+}
+
+TEST(line_feeds_and_escape_codes_of_a_list_make_no_lines_of_their_own)
+{
+	static const char *const lines[] = {
+		"{\"text\": \"<image>\", \"images\": [\"a\\nk3_data: error: b\\u001b[2J.png\"]}",
+		"{\"text\": \"a\", \"a\\nk3_data: error: b\\u001b[2J\": 1}",
+	};
+
+	for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++) {
+		scratch_write("list.jsonl", lines[i], strlen(lines[i]));
+		int status = tool_run((const char *const[]){"images", scratch_path("list.jsonl"),
+							    "-o", scratch_path("x.k3t"), NULL});
+		const char *log = scratch_log();
+		cr_assert_eq(status, 2);
+		cr_assert(strstr(log, "a?k3_data: error: b?[2J"), "%s", log);
+		cr_assert_eq(strchr(log, '\n'), log + strlen(log) - 1, "more than a line: %s", log);
 	}
 }

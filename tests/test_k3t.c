@@ -315,6 +315,29 @@ TEST(an_import_that_fails_writes_nothing)
 	cr_assert_eq(scratch_files(), 1);
 }
 
+TEST(an_output_that_would_replace_an_input_is_refused_and_the_input_stays)
+{
+	const char *out = scratch_path("x.k3t"), *folder[] = {scratch_path("")};
+	const struct k3_k3t_ids ids = {300, K3_K3T_NO_ID, 0, K3_K3T_NO_ID, K3_K3T_NO_ID};
+	static const char *const names[] = {"x.k3t", "x.k3t.partial"};
+	size_t bytes;
+
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		const char *input = scratch_path(names[i]), *one[] = {input};
+		scratch_write(names[i], "abcdef", 6);
+		scratch_log();
+		cr_assert_eq(k3_k3t_import_bytes(one, 1, out, 260, 0), K3_EINVAL);
+		cr_assert_eq(k3_k3t_import_bytes(folder, 1, out, 260, 0.5), K3_EINVAL);
+		cr_assert_eq(k3_k3t_import_raw(input, 2, out, &ids), K3_EINVAL);
+		cr_assert_not_null(strstr(scratch_log(), "replaced by the output"));
+		unsigned char *stays = scratch_read(names[i], &bytes);
+		cr_assert(bytes == 6 && memcmp(stays, "abcdef", 6) == 0);
+		free(stays);
+		unlink(input);
+		cr_assert_eq(scratch_files(), 0);
+	}
+}
+
 TEST(a_token_dump_is_split_at_eos)
 {
 	static const uint16_t dump[] = {1, 5, 6, 2, 2, 7, 2, 1, 2, 1, 8, 1, 9};

@@ -5,10 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../common/k3t.h"
 #include "../common/status.h"
 #include "mm_case.h"
 #include "program.h"
 #include "scratch.h"
+
+enum { BOS = 124, EOS, IMG, PAD, VOCAB }; /* ids of mm_case.c */
 
 #define TEST(name)                                                                                 \
 	Test(run_image_data, name, .init = scratch_start, .fini = scratch_stop, .timeout = 240)
@@ -184,4 +187,100 @@ TEST(a_video_raises_limits_that_were_not_asked_for)
 	snprintf(args, sizeof(args), "--model %s --data %s --tokens 24 --vision-patches 271",
 		 scratch_path("config.json"), scratch_path("video.k3t"));
 	expect_refused(args, "the data's images need vision tiles of 272");
+}
+
+/* A file with one image between text, its ids but for the placeholder's those of the model. */
+static void
+one_image(const char *name, uint32_t placeholder, uint32_t t, uint32_t h, uint32_t width)
+{
+	const struct k3_k3t_ids ids = {
+		.vocab = VOCAB, .bos = BOS, .eos = EOS, .placeholder = placeholder, .pad = PAD};
+	struct k3_k3t_writer *w;
+
+	cr_assert_eq(k3_k3t_writer_create(&w, scratch_path(name), &ids), K3_OK);
+	mm_put_text(w, 1, 100);
+	mm_put_image(w, 1, t, h, width, -1);
+	mm_put_text(w, 2, 20);
+	cr_assert_eq(k3_k3t_writer_end_doc(w, NULL), K3_OK);
+	mm_end(w);
+}
+
+#define TRAIN "--model %s --data %s --tokens 96 --steps 1 "
+
+TEST(held_out_images_that_the_run_cannot_take_are_refused_before_the_first_step)
+{
+	static const struct {
+		uint32_t placeholder, t, h, w;
+		const char *more, *message;
+	} bad[] = {
+		{IMG, 1, 20, 20, "", "has 100 tokens, a microbatch holds 96"},
+		{IMG, 1, 8, 16, "--max-patches 96", "has 128 patches, a microbatch holds 96"},
+		{IMG, 1, 2, 40, "--vision-patches 64", "vision tiles of 80 patches, they have 64"},
+		{IMG - 1, 1, 2, 2, "", "placeholders with id 125, the model's id is 126"},
+		/* more than 64 merge rows: a band of one would be a tile more than attention takes */
+		{IMG, 1, 130, 2, "--vision-patches 4 --max-patches 384",
+		 "vision tiles of 8 patches, they have 4"},
+	};
+	char args[4096];
+
+	mm_model();
+	one_image("good.k3t", IMG, 1, 2, 2);
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		one_image("bad.k3t", bad[i].placeholder, bad[i].t, bad[i].h, bad[i].w);
+		snprintf(args, sizeof(args), TRAIN "--eval-data %s %s", scratch_path("config.json"),
+			 scratch_path("good.k3t"), scratch_path("bad.k3t"), bad[i].more);
+		expect_refused(args, bad[i].message);
+	}
+	/* as training data */
+	snprintf(args, sizeof(args), TRAIN "%s", scratch_path("config.json"),
+		 scratch_path("bad.k3t"), bad[4].more);
+	expect_refused(args, "--vision-patches 4: the data's images need vision tiles of 8");
+}
+
+TEST(frames_that_the_model_does_not_know_are_refused_before_the_first_step)
+{
+	char args[4096], *at;
+	size_t bytes;
+
+	mm_model();
+	one_image("frames.k3t", IMG, 3, 2, 2);
+	snprintf(args, sizeof(args), TRAIN, scratch_path("config.json"),
+		 scratch_path("frames.k3t"));
+	struct program_result r = program_run("", "k3_train", "%s", args);
+	cr_assert_eq(r.status, 0, "%s", scratch_log());
+	program_free(&r);
+	char *text = (char *)scratch_read("config.json", &bytes);
+	at = strstr(text, "\"init_pos_emb_time\": 4");
+	cr_assert_not_null(at);
+	at[strlen("\"init_pos_emb_time\": ")] = '2';
+	scratch_write("config.json", text, bytes);
+	free(text);
+	expect_refused(args, "item 0 has 3 frames, the model knows 2 at most");
+}
+
+TEST(a_run_that_needs_more_memory_than_the_machine_has_is_refused_and_not_begun)
+{
+	char args[4096];
+
+	mm_model();
+	one_image("good.k3t", IMG, 1, 2, 2);
+	scratch_write("eval.tsv", "kept", 4);
+	snprintf(args, sizeof(args),
+		 TRAIN "--vision-patches 1000000000 --eval-data %s --eval-log %s",
+		 scratch_path("config.json"), scratch_path("good.k3t"), scratch_path("good.k3t"),
+		 scratch_path("eval.tsv"));
+	expect_refused(args, "that limit is the machine's memory; --memory GIB sets another");
+	/* a refused run leaves the table of an earlier one, and no run takes its data for one */
+	size_t bytes;
+	char *kept = (char *)scratch_read("eval.tsv", &bytes);
+	cr_assert_str_eq(kept, "kept");
+	free(kept);
+	snprintf(args, sizeof(args), TRAIN "--eval-data %s --eval-log %s",
+		 scratch_path("config.json"), scratch_path("good.k3t"), scratch_path("good.k3t"),
+		 scratch_path("good.k3t"));
+	expect_refused(args, "would replace the data that are read");
+	snprintf(args, sizeof(args), TRAIN, scratch_path("config.json"), scratch_path("good.k3t"));
+	struct program_result r = program_run("", "k3_train", "%s", args);
+	cr_assert_eq(r.status, 0, "%s", scratch_log());
+	program_free(&r);
 }

@@ -507,6 +507,22 @@ TEST(the_picture_shows_the_last_complete_step_with_every_task)
 	free(log);
 }
 
+/* The first n texts of a picture after its title. */
+static void
+assert_strips(const char *svg, const char *const *labels, size_t n)
+{
+	const char *p = strstr(svg, "wall<");
+
+	for (size_t i = 0; i < n; i++) {
+		char want[32];
+		const char *text = strstr(p, "<text");
+		snprintf(want, sizeof(want), ">%s</text>", labels[i]);
+		p = strstr(text, "</text>") + 7;
+		cr_assert_eq(strncmp(p - strlen(want), want, strlen(want)), 0,
+			     "label %zu is not %s: %.*s", i, labels[i], (int)(p - text), text);
+	}
+}
+
 TEST(the_picture_tells_passes_and_layers_in_order)
 {
 	static const struct {
@@ -541,19 +557,60 @@ TEST(the_picture_tells_passes_and_layers_in_order)
 	setenv("PATH", "", 1);
 	cr_assert_eq(k3_trace_finish(t), K3_OK);
 	k3_trace_destroy(t);
-	char *svg = file("t/trace.svg"), *p = strstr(svg, "wall<");
-	for (size_t i = 0; i < sizeof(labels) / sizeof(labels[0]); i++) {
-		char want[32], *text = strstr(p, "<text");
-		snprintf(want, sizeof(want), ">%s</text>", labels[i]);
-		p = strstr(text, "</text>") + 7;
-		cr_assert_eq(strncmp(p - strlen(want), want, strlen(want)), 0,
-			     "label %zu is not %s: %.*s", i, labels[i], (int)(p - text), text);
-	}
+	char *svg = file("t/trace.svg");
+	assert_strips(svg, labels, sizeof(labels) / sizeof(labels[0]));
 	free(svg);
 	char *tsv = file("t/tasks.tsv");
 	cr_assert(strstr(tsv, "\nmla_proj_fwd s1 m0 l1 again\tmla_proj_fwd\tmla\trecompute\t"),
 		  "%s", tsv);
 	free(tsv);
+}
+
+/* Tiles of the second microbatch's images and the zeros of a placeholder come early, the optimizer of the
+ * step before ends late. */
+TEST(the_picture_tells_the_tower_and_nothing_of_what_comes_early_or_late)
+{
+	static const struct {
+		enum k3_op op;
+		enum k3_pass pass;
+		int step, microbatch, layer, tile;
+	} walk[] = {
+		{K3_OP_ADAMW_STEP, K3_PASS_OPTIMIZER, 1, -1, -1, -1},
+		{K3_OP_VIT_PATCH_EMBED_FWD, K3_PASS_FORWARD, 2, 0, -1, 0},
+		{K3_OP_VIT_PATCH_EMBED_FWD, K3_PASS_FORWARD, 2, 1, -1, 1},
+		{K3_OP_ZERO_GRADS, K3_PASS_BACKWARD, 2, 1, -1, -1},
+		{K3_OP_EMBED_FWD, K3_PASS_FORWARD, 2, 0, -1, 0},
+		{K3_OP_VISION_SCATTER_FWD, K3_PASS_FORWARD, 2, 0, -1, 0},
+		{K3_OP_KDA_PROJ_FWD, K3_PASS_FORWARD, 2, 0, 0, 0},
+		{K3_OP_LM_HEAD_DX, K3_PASS_BACKWARD, 2, 0, -1, 0},
+		{K3_OP_KDA_PROJ_BWD_DX, K3_PASS_BACKWARD, 2, 0, 0, 0},
+		{K3_OP_EMBED_BWD, K3_PASS_BACKWARD, 2, 0, -1, 0},
+		{K3_OP_VIT_MLP_BWD_DX, K3_PASS_BACKWARD, 2, 0, -1, 0},
+		{K3_OP_VIT_MLP_FWD, K3_PASS_FORWARD, 2, 1, -1, 0},
+		{K3_OP_ADAMW_STEP, K3_PASS_OPTIMIZER, 2, -1, -1, -1},
+	};
+	static const char *const labels[] = {"pass",  "forward", "backward", "forward", "optimizer",
+					     "layer", "tower",	 "embed",    "0",	"head",
+					     "0",     "embed",	 "tower"};
+	struct k3_trace *t = trace_case(0, false);
+
+	for (size_t i = 0; i < sizeof(walk) / sizeof(walk[0]); i++) {
+		/* the first runs on while the second begins */
+		int64_t start = 1000000 * (int64_t)i, end = start + 1000000 + (i == 0) * 500000;
+		int worker = i > 0;
+		k3_trace_step(t, walk[i].step, walk[i].microbatch);
+		struct k3_trace_record *r = trace_case_submit(t, walk[i].op, walk[i].pass,
+							      walk[i].layer, walk[i].tile, -1);
+		k3_trace_start(r, worker, start);
+		k3_trace_end(r, worker, start, start, end);
+	}
+	setenv("PATH", "", 1);
+	cr_assert_eq(k3_trace_finish(t), K3_OK);
+	k3_trace_destroy(t);
+	char *svg = file("t/trace.svg");
+	cr_assert(strstr(svg, ">step 2: "), "%s", svg);
+	assert_strips(svg, labels, sizeof(labels) / sizeof(labels[0]));
+	free(svg);
 }
 
 TEST(the_layer_picture_names_its_tasks)

@@ -1,5 +1,5 @@
-/* Images that no plan can hold, and the memory of runs with images: no microbatch within the
- * bound needs more slots of a class than the bound says. */
+/* Images that no plan can hold, and the memory of runs with images: no microbatch within the bound needs
+ * more slots of a class than the bound says. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -116,6 +116,46 @@ TEST(each_field_that_differs_fails_its_line)
 	}
 }
 
+/* Groups in turn: the k-th item goes to group k mod n while all are equal. */
+TEST(millions_of_items_are_dealt_to_thousands_of_groups_at_once)
+{
+	enum { N = 1 << 22, GROUPS = 1 << 16 };
+	struct k3_grid *grid = malloc(N * sizeof(*grid));
+	uint32_t *group = malloc(N * sizeof(*group));
+
+	cr_assert(grid && group);
+	for (size_t i = 0; i < N; i++)
+		grid[i] = (struct k3_grid){1, 2, 2};
+	cr_assert_eq(k3_vision_balance(group, grid, N, GROUPS), K3_OK);
+	for (size_t i = 0; i < N; i++)
+		cr_assert_eq(group[i], i % GROUPS, "item %zu: group %u", i, group[i]);
+	free(grid);
+	free(group);
+}
+
+/* The rule word by word: the least load, the first of equals. */
+TEST(groups_are_dealt_as_a_search_of_all_of_them_would)
+{
+	enum { N = 500 };
+	struct k3_grid grid[N];
+	uint32_t group[N];
+
+	for (uint32_t n_groups = 1; n_groups <= 40; n_groups++) {
+		uint64_t load[40] = {0};
+		/* never growing, so that the order of dealing is that of the items; runs of equals */
+		for (uint32_t i = 0; i < N; i++)
+			grid[i] = (struct k3_grid){1, 2, 2 * (i < 100 ? 500 - 3 * i : 20 - i / 30)};
+		cr_assert_eq(k3_vision_balance(group, grid, N, n_groups), K3_OK);
+		for (uint32_t i = 0; i < N; i++) {
+			uint32_t least = 0;
+			for (uint32_t g = 1; g < n_groups; g++)
+				least = load[g] < load[least] ? g : least;
+			cr_assert_eq(group[i], least, "%u groups, item %u", n_groups, i);
+			load[least] += k3_grid_patches(&grid[i]);
+		}
+	}
+}
+
 TEST(tables_that_are_none_are_refused_with_the_line)
 {
 	static const char *const bad[] = {
