@@ -101,9 +101,13 @@ TEST(the_tower_alone_is_timed_beside_the_machine)
 	/* attention's scores are computed again */
 	cr_expect_gt(number(r.out, "plan_gflop"), gflop);
 	program_free(&r);
+}
+
+TEST(images_that_the_tower_cannot_take_are_refused)
+{
 	static const char *const wrong[] = {"--images none", "--images 1x3x4", "--model tiny", "x"};
 	for (size_t i = 0; i < 4; i++) {
-		r = program_run("", "k3_bench", "vision %s", wrong[i]);
+		struct program_result r = program_run("", "k3_bench", "vision %s", wrong[i]);
 		cr_expect_eq(r.status, 2, "%s: %d, %s", wrong[i], r.status, scratch_log());
 		program_free(&r);
 	}
