@@ -10,10 +10,26 @@
 #include "../planner/plan_check.h"
 #include "verify_model.h"
 
+/* A batch axis would be read as one stream. */
+static int
+check_stream(const struct k3i_verify_case *c, const char *name)
+{
+	const struct k3_st_tensor *t = k3_st_find(c->st, name);
+
+	if (!t || t->n_dims == 1)
+		return K3_OK;
+	k3_error("drivers", "%s has %u dimensions; one is allowed", name, t->n_dims);
+	return K3_EFORMAT;
+}
+
 static int
 read_inputs(struct k3i_verify_case *c)
 {
 	size_t n_labels = 0, n_docs = 0;
+
+	if (check_stream(c, "input.input_ids") != K3_OK ||
+	    check_stream(c, "input.labels") != K3_OK || check_stream(c, "input.doc_ids") != K3_OK)
+		return K3_EFORMAT;
 
 	c->ids = k3i_verify_i32(c->st, "input.input_ids", &c->t);
 	c->labels = k3i_verify_i32(c->st, "input.labels", &n_labels);
@@ -289,6 +305,14 @@ compare_gradient(struct k3i_verify_case *c, const struct k3_ckpt_tensor *t)
 	       *sums = want ? NULL : k3i_verify_f64(c->st, digest, &n_digest);
 	if (!want && !sums) {
 		k3_verify_missing(c->report, "grad.param", name);
+		return;
+	}
+	const struct k3_st_tensor *g = k3_st_find(c->st, name);
+	if (g &&
+	    (g->n_dims != t->n_dims || memcmp(g->dims, t->dims, t->n_dims * sizeof(*g->dims)))) {
+		k3_error("drivers", "%s has not the shape of its parameter", name);
+		k3_verify_missing(c->report, "grad.param", name);
+		free(want);
 		return;
 	}
 	/* layer 0's unused pair is no parameter: its gradient is 0 */

@@ -1,4 +1,5 @@
 /* The golden case with images through planner, submission and StarPU, however the images are cut. */
+#define _GNU_SOURCE /* memmem */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdio.h>
@@ -236,4 +237,58 @@ TEST(images_that_do_not_fit_the_text_are_refused_with_both_counts)
 	expect_refused(spoilt("input.grid_thw", 5, &huge), "image 1: 1048576; allowed: 1 to 512");
 	expect_refused(spoilt("input.grid_thw", 2, &(const int32_t){8}), "input.pixels");
 	free(ids);
+}
+
+/* The golden file with another shape of a tensor, of as many elements. */
+static const char *
+reshaped(const char *tensor, const char *from, const char *to)
+{
+	char key[200];
+	FILE *in = fopen(golden(), "rb");
+	uint64_t header, more;
+
+	cr_assert(in && fread(&header, sizeof(header), 1, in) == 1);
+	fseek(in, 0, SEEK_END);
+	size_t bytes = (size_t)ftell(in) - sizeof(header), at;
+	char *copy = malloc(bytes + 100);
+	fseek(in, sizeof(header), SEEK_SET);
+	cr_assert(copy && fread(copy, 1, bytes, in) == bytes);
+	fclose(in);
+	snprintf(key, sizeof(key), "\"%s\":", tensor);
+	char *shape = memmem(copy, header, key, strlen(key));
+	cr_assert_not_null(shape);
+	shape = memmem(shape, 200, from, strlen(from));
+	cr_assert_not_null(shape, "%s has not the shape %s", tensor, from);
+	more = strlen(to) - strlen(from);
+	at = (size_t)(shape - copy) + strlen(from);
+	memmove(copy + at + more, copy + at, bytes - at);
+	memcpy(shape, to, strlen(to));
+	header += more;
+	char *file = malloc(bytes + more + sizeof(header));
+	memcpy(file, &header, sizeof(header));
+	memcpy(file + sizeof(header), copy, bytes + more);
+	scratch_write("mm.safetensors", file, bytes + more + sizeof(header));
+	free(file);
+	free(copy);
+	return scratch_path("mm.safetensors");
+}
+
+/* Eight more bytes, so that the tensors stay aligned; JSON has room for blanks. */
+TEST(tensors_of_another_shape_are_no_golden_values)
+{
+	struct k3_verify_options options = {0};
+	struct k3_verify_report report = {0};
+
+	expect_refused(reshaped("input.grid_thw", "[2,3]", "[3,2]        "), "it must be [2, 3]");
+	expect_refused(reshaped("input.input_ids", "[116]", "[ 4,     29 ]"),
+		       "input.input_ids has 2 dimensions; one is allowed");
+	expect_refused(reshaped("input.doc_ids", "[116]", "[1,      116]"),
+		       "input.doc_ids has 2 dimensions; one is allowed");
+	scratch_log();
+	free(verify(reshaped("grad.vision_tower.encoder.blocks.0.mlp.fc1.weight", "[48,96]",
+			     "[96,48]        "),
+		    &options, &report));
+	cr_expect_eq(report.failed, 1);
+	cr_expect(strstr(scratch_log(), "blocks.0.mlp.fc1.weight has not the shape"));
+	k3_verify_report_fini(&report);
 }
