@@ -118,6 +118,14 @@ compare_gradient(struct k3i_verify_case *c, const struct k3_ckpt_tensor *t)
 		k3_verify_missing(c->report, "grad.param", name);
 		return;
 	}
+	const struct k3_st_tensor *g = k3_st_find(c->st, name);
+	if (g &&
+	    (g->n_dims != t->n_dims || memcmp(g->dims, t->dims, t->n_dims * sizeof(*g->dims)))) {
+		k3_error("drivers", "%s has not the shape of its parameter", name);
+		k3_verify_missing(c->report, "grad.param", name);
+		free(want);
+		return;
+	}
 	/* layer 0's unused pair is no parameter: its gradient is 0 */
 	double *got = t->kind == K3_CKPT_PARAM ? k3i_verify_tensor(c->session.store, t, 1, &n)
 					       : calloc(t->n_elems + 1, sizeof(*got));

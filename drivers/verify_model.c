@@ -8,10 +8,26 @@
 #include "../planner/plan_check.h"
 #include "verify_model.h"
 
+/* A batch axis would be read as one stream. */
+static int
+check_stream(const struct k3i_verify_case *c, const char *name)
+{
+	const struct k3_st_tensor *t = k3_st_find(c->st, name);
+
+	if (!t || t->n_dims == 1)
+		return K3_OK;
+	k3_error("drivers", "%s has %u dimensions; one is allowed", name, t->n_dims);
+	return K3_EFORMAT;
+}
+
 static int
 read_inputs(struct k3i_verify_case *c)
 {
 	size_t n_labels = 0, n_docs = 0;
+
+	if (check_stream(c, "input.input_ids") != K3_OK ||
+	    check_stream(c, "input.labels") != K3_OK || check_stream(c, "input.doc_ids") != K3_OK)
+		return K3_EFORMAT;
 
 	c->ids = k3i_verify_i32(c->st, "input.input_ids", &c->t);
 	c->labels = k3i_verify_i32(c->st, "input.labels", &n_labels);

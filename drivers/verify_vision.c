@@ -16,16 +16,17 @@ read_grids(struct k3i_verify_case *c)
 	struct k3i_verify_items *items = &c->items;
 	json_t *grids = NULL;
 	size_t n = 0;
+	const struct k3_st_tensor *t = k3_st_find(c->st, "input.grid_thw");
 	int32_t *thw = k3i_verify_i32(c->st, "input.grid_thw", &n);
 	int ret;
 
 	K3_TRY(k3i_verify_metadata(c->st, "image_grids", JSON_ARRAY, &grids));
-	if (n % 3 != 0 || n / 3 != json_array_size(grids)) {
+	if (n / 3 != json_array_size(grids) || (thw && (t->n_dims != 2 || t->dims[1] != 3))) {
 		k3_error(
 			"drivers",
-			"input.grid_thw has %zu numbers and the metadata %zu images: three numbers "
-			"an image",
-			n, json_array_size(grids));
+			"input.grid_thw has %zu numbers, the metadata %zu images: it must be [%zu, "
+			"3]",
+			n, json_array_size(grids), json_array_size(grids));
 		K3_TRY(K3_EFORMAT);
 	}
 	items->n = n / 3;

@@ -3,11 +3,26 @@
  * machine holds, so the count comes before the first allocation. */
 #include "../common/log.h"
 #include "../common/status.h"
-#include "plan.h"
+#include "vision_tiles.h"
 
 /* Positions that a layer takes for each own tile at least, pairs of attention apart: forward two
  * mixes, three of MLA (KDA has more), a feed-forward part; backward two, six and two. */
 enum { FORWARD_POSITIONS = 6, BACKWARD_POSITIONS = 10 };
+
+/* The same of a tower block for each vision tile: attention, its projections and the MLP. */
+enum { BLOCK_FORWARD_POSITIONS = 4, BLOCK_BACKWARD_POSITIONS = 6 };
+
+/* Of the tower; without a bound of the patches one tile is sure. */
+static double
+vision_positions(const struct k3_model *model, bool backward)
+{
+	const struct k3_plan_options *o = &model->options;
+
+	if (!o->vision)
+		return 0;
+	return (double)k3i_vision_most_tiles(o, &model->config, 1) * model->config.vision.layers *
+	       (BLOCK_FORWARD_POSITIONS + (backward ? BLOCK_BACKWARD_POSITIONS : 0));
+}
 
 double
 k3_plan_least_positions(const struct k3_model *model, size_t n_tokens, bool backward)
@@ -22,7 +37,8 @@ k3_plan_least_positions(const struct k3_model *model, size_t n_tokens, bool back
 	for (uint32_t l = 0; l < c->layers; l++)
 		mla_layers += c->is_mla[l];
 	return tiles * c->layers * (FORWARD_POSITIONS + (backward ? BACKWARD_POSITIONS : 0)) +
-	       pairs * mla_layers * (1.0 / o->key_tiles + backward);
+	       pairs * mla_layers * (1.0 / o->key_tiles + backward) +
+	       vision_positions(model, backward);
 }
 
 int
@@ -35,6 +51,15 @@ k3_plan_check_tokens(const struct k3_model *model, size_t n_tokens, bool backwar
 		k3_error("planner",
 			 "%zu tokens: a microbatch has %d at most (--tokens, more --accumulate)",
 			 n_tokens, K3_MAX_TOKENS);
+		return K3_ELIMIT;
+	}
+	if (vision_positions(model, backward) > K3_MAX_POSITIONS) {
+		k3_error("planner",
+			 "%llu patches in vision tiles of %u: %.0f tasks or more, a plan has %d at "
+			 "most: larger tiles or fewer patches would help (--vision-patches, "
+			 "--max-patches)",
+			 (unsigned long long)o->max_patches, o->vision_patches,
+			 vision_positions(model, backward), K3_MAX_POSITIONS);
 		return K3_ELIMIT;
 	}
 	if (least > K3_MAX_POSITIONS) {

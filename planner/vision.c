@@ -9,13 +9,15 @@
 #include "../common/status.h"
 #include "vision.h"
 
-/* Which merged token replaces each row of own tile i; -1: none. */
+/* Which merged token replaces each row of own tile i; -1: none.  Items and rows both ascend, so what a
+ * tile takes is one run of them. */
 static const int32_t *
-map_of(struct k3i_walk *w, size_t i, const struct k3_layout *layout)
+map_of(struct k3i_walk *w, size_t i, const struct k3_layout *layout, struct k3i_merged *run)
 {
 	const struct k3_vision_config *c = &w->c->vision;
 	const struct k3_tile *t = k3i_tile(w, i);
-	int32_t *map = k3i_arena_alloc(w->b->plan->arena, t->rows * sizeof(*map)), merged = 0;
+	int32_t *map = k3i_arena_alloc(w->b->plan->arena, t->rows * sizeof(*map));
+	size_t merged = 0, end = t->row0 + t->rows;
 
 	if (!map) {
 		w->b->status = K3_ENOMEM;
@@ -23,12 +25,17 @@ map_of(struct k3i_walk *w, size_t i, const struct k3_layout *layout)
 	}
 	for (size_t r = 0; r < t->rows; r++)
 		map[r] = -1;
+	*run = (struct k3i_merged){0, 0};
 	for (size_t k = 0; k < layout->n_items; k++) {
 		size_t n = k3_grid_merged(&layout->grid[k], c->merge_h, c->merge_w),
-		       row = layout->item_row[k];
-		for (size_t m = 0; m < n; m++, merged++)
-			if (row + m >= t->row0 && row + m < t->row0 + t->rows)
-				map[row + m - t->row0] = merged;
+		       row = layout->item_row[k], m = row < t->row0 ? t->row0 - row : 0;
+		if (m < n && row < end && run->end == 0)
+			run->first = merged + m;
+		for (; m < n && row + m < end; m++) {
+			map[row + m - t->row0] = (int32_t)(merged + m);
+			run->end = merged + m + 1;
+		}
+		merged += n;
 	}
 	return map;
 }
@@ -78,19 +85,20 @@ k3i_vision_begin(struct k3i_walk *w, const struct k3_layout *layout)
 	v->c = &w->c->vision;
 	w->b->status = k3i_vision_cut(&v->tiles, w->b, layout);
 	v->map_rows = k3i_arena_alloc(arena, w->n * sizeof(*v->map_rows));
+	v->merged = k3i_arena_alloc(arena, w->n * sizeof(*v->merged));
 	v->block = k3i_arena_alloc(arena, v->c->layers * sizeof(*v->block));
 	if (v->tiles.n_most > w->b->array_sink_n) {
 		w->b->array_sink_n = v->tiles.n_most;
 		w->b->array_sink = k3i_arena_alloc(arena, v->tiles.n_most * sizeof(uint32_t));
 	}
-	if (w->b->status == K3_OK && (!v->map_rows || !v->block || !w->b->array_sink))
+	if (w->b->status == K3_OK && (!v->map_rows || !v->merged || !v->block || !w->b->array_sink))
 		w->b->status = K3_ENOMEM;
 	if (w->b->status != K3_OK) {
 		w->vision = NULL;
 		return;
 	}
 	for (size_t i = 0; i < w->n && w->b->status == K3_OK; i++)
-		v->map_rows[i] = map_of(w, i, layout);
+		v->map_rows[i] = map_of(w, i, layout, &v->merged[i]);
 	v->patches = k3i_array(w, v->tiles.n_most);
 	v->layout = k3i_array(w, v->tiles.n_most);
 }
@@ -117,22 +125,17 @@ k3i_vision_map(struct k3i_walk *w, size_t i, struct k3_batch_load_args *a)
 static size_t
 wanted(const struct k3i_walk *w, size_t i, size_t *first)
 {
-	const int32_t *map = w->vision->map_rows[i];
-	size_t last = 0;
-	bool any = false;
+	const struct k3i_merged *run = &w->vision->merged[i];
+	size_t j = 0;
 
-	for (size_t r = 0; r < k3i_rows(w, i); r++) {
-		if (map[r] < 0)
-			continue;
-		size_t j = any ? last : 0;
-		while (k3i_vtile(w, j)->merged0 + k3i_vtile(w, j)->m <= (size_t)map[r])
-			j++;
-		if (!any)
-			*first = j;
-		any = true;
-		last = j;
-	}
-	return any ? last - *first + 1 : 0;
+	if (run->first == run->end)
+		return 0;
+	while (k3i_vtile(w, j)->merged0 + k3i_vtile(w, j)->m <= run->first)
+		j++;
+	*first = j;
+	while (k3i_vtile(w, j)->merged0 + k3i_vtile(w, j)->m < run->end)
+		j++;
+	return j - *first + 1;
 }
 
 void
@@ -171,12 +174,9 @@ static bool
 holds(const struct k3i_walk *w, size_t i, size_t j)
 {
 	const struct k3i_vtile *t = k3i_vtile(w, j);
-	const int32_t *map = w->vision->map_rows[i];
+	const struct k3i_merged *run = &w->vision->merged[i];
 
-	for (size_t r = 0; r < k3i_rows(w, i); r++)
-		if (map[r] >= (int32_t)t->merged0 && map[r] < (int32_t)(t->merged0 + t->m))
-			return true;
-	return false;
+	return run->first < t->merged0 + t->m && run->end > t->merged0;
 }
 
 bool

@@ -9,6 +9,11 @@ struct k3i_vit_block {
 	uint32_t *x, *qkv, *rstd, *o, *lse, *mid, *u, *rstd_mlp;
 };
 
+/* Merged tokens first .. end-1, all of which replace rows of an own tile; none: first is end. */
+struct k3i_merged {
+	size_t first, end;
+};
+
 struct k3i_vision {
 	struct k3i_vtiles tiles;
 	const struct k3_vision_config *c;
@@ -19,7 +24,8 @@ struct k3i_vision {
 	/* backward: of the features, of the merged tokens, of the patches; of this block's inner
 	 * values */
 	uint32_t *dy, *dz, *dx, *dmid, *dout, *delta, *dq, *dkv;
-	const int32_t **map_rows; /* [own tile] */
+	const int32_t **map_rows;  /* [own tile] */
+	struct k3i_merged *merged; /* [own tile] */
 };
 
 /* A placeholder has no backward pass. */

@@ -208,9 +208,8 @@ find_keys(struct k3i_vtiles *v)
 	}
 }
 
-/* Tiles that any images may have; those of this layout when their patches are not bounded. */
-static size_t
-most_tiles(const struct k3_plan_options *o, const struct k3_config *c, size_t n)
+size_t
+k3i_vision_most_tiles(const struct k3_plan_options *o, const struct k3_config *c, size_t n)
 {
 	uint64_t merge = (uint64_t)c->vision.merge_h * c->vision.merge_w,
 		 two = (o->vision_patches / merge + 1) * merge;
@@ -239,7 +238,8 @@ k3i_vision_cut(struct k3i_vtiles *v, struct k3_builder *b, const struct k3_layou
 		K3_TRY(check_items(v, b, layout));
 	for (size_t i = 0; i < n_items; i++)
 		most += bands_of(o, c, &grid[i]);
-	most = most_tiles(o, c, 0) > most ? most_tiles(o, c, 0) : most;
+	size_t any = k3i_vision_most_tiles(o, c, 0);
+	most = any > most ? any : most;
 	int32_t *parts = k3i_arena_alloc(arena, most * K3_VP_LEN * sizeof(*parts));
 	v->tile = k3i_arena_alloc(arena, most * sizeof(*v->tile));
 	if (!parts || !v->tile)
@@ -247,7 +247,7 @@ k3i_vision_cut(struct k3i_vtiles *v, struct k3_builder *b, const struct k3_layou
 	cut_items(v, o, c, grid, n_items, parts);
 	K3_TRY(lay_out(v, arena, parts));
 	find_keys(v);
-	v->n_most = most_tiles(o, c, v->n);
+	v->n_most = k3i_vision_most_tiles(o, c, v->n);
 	K3_ASSERT(v->n <= v->n_most);
 	for (size_t i = v->n; i < v->n_most; i++)
 		v->tile[i] = (struct k3i_vtile){.key0 = i, .n_keys = 1};

@@ -28,4 +28,7 @@ struct k3i_vtiles {
  */
 int k3i_vision_cut(struct k3i_vtiles *v, struct k3_builder *b, const struct k3_layout *layout);
 
+/** Tiles that any images may have; n, those of a layout, when their patches are not bounded. */
+size_t k3i_vision_most_tiles(const struct k3_plan_options *options, const struct k3_config *config,
+			     size_t n);
 #endif

@@ -267,6 +267,18 @@ TEST(bad_options_are_refused_with_the_value_and_status_two)
 	expect_status("--model tiny --dot /dev/null --dot-layers 4", 0, "");
 }
 
+/* A vision tile of 256 patches takes ten tasks a block at least, and two tiles may hold 260. */
+TEST(more_patches_than_a_plan_can_have_are_refused_before_they_eat_the_machine)
+{
+	struct program_result r = program_run(
+		LITTLE_MEMORY "timeout 20", "k3_plan",
+		"--model small --images 1x4x4 --max-patches 1000000000 --tile-tokens all");
+
+	cr_expect_eq(r.status, 2, "status %d: %s", r.status, scratch_log());
+	cr_expect_not_null(strstr(scratch_log(), "1000000000 patches in vision tiles of 256: "));
+	program_free(&r);
+}
+
 TEST(images_are_planned_counted_and_written)
 {
 	struct program_result r = program_run("", "k3_plan",

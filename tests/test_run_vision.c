@@ -231,3 +231,38 @@ TEST(a_key_of_the_tower_without_a_place_is_refused)
 		expect_refused(scratch_path("more.safetensors"), message);
 	}
 }
+
+/* The golden file with another shape of a tensor, of as many elements; b 0: one dimension. */
+static const char *
+reshaped(const char *tensor, uint64_t a, uint64_t b)
+{
+	struct golden_tensor *t;
+	struct golden g;
+
+	golden_load(&g, "golden/mm_tiny");
+	t = golden_find(&g, tensor);
+	t->n_dims = b ? 2 : 1;
+	t->dims[0] = a;
+	t->dims[1] = b;
+	golden_save(&g, scratch_path("mm.safetensors"));
+	golden_free(&g);
+	return scratch_path("mm.safetensors");
+}
+
+TEST(tensors_of_another_shape_are_no_golden_values)
+{
+	struct k3_verify_options options = {0};
+	struct k3_verify_report report = {0};
+
+	expect_refused(reshaped("input.grid_thw", 3, 2), "it must be [2, 3]");
+	expect_refused(reshaped("input.input_ids", 4, 29),
+		       "input.input_ids has 2 dimensions; one is allowed");
+	expect_refused(reshaped("input.doc_ids", 1, 116),
+		       "input.doc_ids has 2 dimensions; one is allowed");
+	scratch_log();
+	free(verify(reshaped("grad.vision_tower.encoder.blocks.0.mlp.fc1.weight", 96, 48), &options,
+		    &report));
+	cr_expect_eq(report.failed, 1);
+	cr_expect(strstr(scratch_log(), "blocks.0.mlp.fc1.weight has not the shape"));
+	k3_verify_report_fini(&report);
+}

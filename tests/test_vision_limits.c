@@ -134,6 +134,28 @@ hash_of(const char *images)
 	return h;
 }
 
+/* What refuses a plan before it is built never exceeds what the plan takes. */
+TEST(the_least_number_of_positions_is_a_lower_bound_with_images_and_without)
+{
+	static const char *const images[] = {"", "1x2x2@0", "1x16x16@0 1x16x16@64"};
+	struct k3_plan_options o = vision_case_options();
+
+	o.vision_patches = 64;
+	o.max_patches = 4096;
+	struct k3_model *model = vision_case_model("cp=1", 0, &o);
+	for (int backward = 0; backward < 2; backward++)
+		for (size_t i = 0; i < 3; i++) {
+			struct k3_microbatch what = {.backward = backward, .first = true};
+			struct k3_plan *plan = vision_case_plan(model, 128, images[i], what);
+			double least = k3_plan_least_positions(model, 128, backward);
+			cr_expect_leq(least, plan->n_pos, "%s", images[i]);
+			cr_expect_gt(least, plan->n_pos / 8, "%g of %u", least,
+				     (unsigned)plan->n_pos);
+			k3_plan_destroy(plan);
+		}
+	k3_model_destroy(model);
+}
+
 TEST(the_hash_of_a_layout_knows_grids_and_rows)
 {
 	static const char *const images[] = {"",	"1x4x4@0",	   "1x4x4@1",
