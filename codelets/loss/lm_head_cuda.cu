@@ -151,8 +151,8 @@ logit_of(const struct blocks &b, size_t row, size_t id)
 
 template <typename T, int N>
 static __global__ void
-__launch_bounds__(THREADS) cross_entropy(float *tstat, const __grid_constant__ struct blocks b,
-					 const int32_t *labels, const double *hyper, uint32_t grad)
+cross_entropy(float *tstat, const __grid_constant__ struct blocks b, const int32_t *labels,
+	      const double *hyper, uint32_t grad)
 {
 	size_t row = blockIdx.x;
 	int32_t label = labels[row];
