@@ -19,16 +19,17 @@ struct slopes {
 	float *norm;	       /* r, r m */
 };
 
-/* Columns of a block: the mix of the token, the sum of dy x r, the sum of e. */
+/* Columns of a block: the sum of dy x r, the sum of e, the mix of the token.  So many of the last lie
+ * in shared memory: all, or the mix alone, or (N = 1) none. */
 enum { COLUMN_ROWS = 3 };
 
 /* Shared memory before the stages, in floats. */
 static __host__ __device__ inline size_t
-fixed_floats(size_t d, size_t n, size_t threads, bool staged)
+fixed_floats(size_t d, size_t n, size_t threads, int shared_rows)
 {
 	size_t sums = 2 * (n + 1) * (threads / 32), token = 5 * n + 3;
 
-	return ((staged ? COLUMN_ROWS * d : 0) + sums + token + 3) / 4 * 4;
+	return ((size_t)shared_rows * d + sums + token + 3) / 4 * 4;
 }
 
 /* g = dy w and x of a run; the last row of a token is dy. */
@@ -187,35 +188,36 @@ value_gradients(float *e, const struct mix_rows<MOST> &grads, const struct vecto
 	}
 }
 
-/* Outputs of a token; columns [3][d] holds the mix, the sum of dy x r and that of e. */
+/* Outputs of a token; sums [2][d] holds that of dy x r and that of e. */
 template <typename T, int N, int MOST>
 static __device__ __forceinline__ void
-outputs(float *columns, const struct mix_rows<MOST> &grads, const struct vectors &vec,
-	const struct slopes &s, const struct mix_token<T, N, MOST> &token, uint32_t n, bool adds)
+outputs(float *sums, const float *mixed, const struct mix_rows<MOST> &grads,
+	const struct vectors &vec, const struct slopes &s,
+	const struct mix_token<T, N, MOST> &token, uint32_t n, bool adds)
 {
 	float r = s.norm[0], rm = s.norm[1];
 
 	for (size_t c = threadIdx.x * N; c < token.d; c += blockDim.x * N) {
 		float x[N], dy[N], g[N], gr[N], sum[N];
-		run_load<float, N>(x, columns + c);
-		run_load<float, N>(sum, columns + token.d + c);
+		run_load<float, N>(x, mixed + c);
+		run_load<float, N>(sum, sums + c);
 		mix_load(dy, token, n, c);
 #pragma unroll
 		for (int k = 0; k < N; k++)
 			sum[k] += dy[k] * (x[k] * r);
-		run_store<float, N>(columns + token.d + c, sum);
+		run_store<float, N>(sums + c, sum);
 		run_load<float, N>(g, vec.w + c);
 #pragma unroll
 		for (int k = 0; k < N; k++)
 			x[k] = r * (dy[k] * g[k] - x[k] * rm);
 		run_load<float, N>(gr, vec.gamma + c);
 		run_load<float, N>(g, vec.rho + c);
-		run_load<float, N>(sum, columns + 2 * token.d + c);
+		run_load<float, N>(sum, sums + token.d + c);
 #pragma unroll
 		for (int k = 0; k < N; k++)
 			gr[k] *= g[k];
 		value_gradients<T, N>(sum, grads, vec, s, x, gr, token, n, c, adds);
-		run_store<float, N>(columns + 2 * token.d + c, sum);
+		run_store<float, N>(sums + token.d + c, sum);
 	}
 }
 

@@ -7,34 +7,33 @@
 
 enum { PARTS_MANY = 528, FEW_VALUES = 4 };
 
-/* part: [gridDim.x][3][d], the columns of each block; the mix lies there too where N = 1. */
+/* part: [gridDim.x][3][d], the columns of each block. */
 template <typename T, int N, int MOST>
 static __global__ void
-__launch_bounds__(MIX_THREADS)
-	mix_bwd(float *part, const __grid_constant__ struct mix_rows<MOST> rows,
-		const __grid_constant__ struct mix_rows<MOST> grads,
-		const __grid_constant__ struct vectors vec, size_t t, size_t d, bool adds,
-		int stages)
+mix_bwd(float *part, const __grid_constant__ struct mix_rows<MOST> rows,
+	const __grid_constant__ struct mix_rows<MOST> grads,
+	const __grid_constant__ struct vectors vec, size_t t, size_t d, bool adds, int shared_rows,
+	int stages)
 {
 	extern __shared__ __align__(16) float shared[];
 	uint32_t n = rows.n - 1, len = 3 * n + 1;
-	float *to = part + blockIdx.x * COLUMN_ROWS * d, *columns = N > 1 ? shared : to;
-	float *warps = shared + (N > 1 ? COLUMN_ROWS * d : 0);
-	float *own = warps + 2 * (n + 1) * (blockDim.x / 32);
+	float *to = part + blockIdx.x * COLUMN_ROWS * d;
+	float *sums = shared_rows == COLUMN_ROWS ? shared : to;
+	float *mixed = shared_rows ? shared + (shared_rows - 1) * d : to + 2 * d;
+	float *warps = shared + shared_rows * d, *own = warps + 2 * (n + 1) * (blockDim.x / 32);
 	struct slopes s = {own, own + len, own + len + n, own + len + 2 * n};
-	T *stage = (T *)(shared + fixed_floats(d, n, blockDim.x, N > 1));
+	T *stage = (T *)(shared + fixed_floats(d, n, blockDim.x, shared_rows));
 	size_t stage_elems = rows.n * d, at = blockIdx.x * (size_t)len + threadIdx.x;
 	float next = threadIdx.x < len && blockIdx.x < t ? vec.stat[at] : 0.0f;
 
 	for (size_t c = threadIdx.x * N; c < d; c += blockDim.x * N)
 		for (int k = 0; k < N; k++)
-			columns[d + c + k] = columns[2 * d + c + k] = 0;
+			sums[c + k] = sums[d + c + k] = 0;
 	mix_fetch<T, N>(stage, rows, blockIdx.x, t, d);
 	for (size_t i = blockIdx.x, turn = 0; i < t; i += gridDim.x, turn ^= 1) {
-		T *here = stage + (stages > 1 ? turn * stage_elems : 0);
-		struct mix_token<T, N, MOST> token = {
-			&rows, here, i *d, d
-		};
+		struct mix_token<T, N, MOST> token;
+		token.rows = &rows, token.at = i * d, token.d = d;
+		token.stage = stage + (stages > 1 ? turn * stage_elems : 0);
 		if (threadIdx.x < len)
 			s.stat[threadIdx.x] = next;
 		for (size_t j = threadIdx.x + blockDim.x; j < len; j += blockDim.x)
@@ -46,21 +45,21 @@ __launch_bounds__(MIX_THREADS)
 					d);
 		mix_wait(stages);
 		__syncthreads();
-		mix_again(columns, warps, s.stat, vec.w, token, n);
-		value_sums(warps, columns, vec.w, token, n);
+		mix_again(mixed, warps, s.stat, vec.w, token, n);
+		value_sums(warps, mixed, vec.w, token, n);
 		__syncthreads();
 		if (threadIdx.x < 32)
 			slopes_of(s, warps, n, d);
 		__syncthreads();
-		outputs(columns, grads, vec, s, token, n, adds);
+		outputs(sums, mixed, grads, vec, s, token, n, adds);
 		__syncthreads();
 		if (stages == 1)
 			mix_fetch<T, N>(stage, rows, i + gridDim.x, t, d);
 	}
-	for (size_t c = threadIdx.x * N; N > 1 && c < d; c += blockDim.x * N)
+	for (size_t c = threadIdx.x * N; sums != to && c < d; c += blockDim.x * N)
 		for (int k = 0; k < N; k++) {
-			to[d + c + k] = columns[d + c + k];
-			to[2 * d + c + k] = columns[2 * d + c + k];
+			to[c + k] = sums[c + k];
+			to[d + c + k] = sums[d + c + k];
 		}
 }
 
@@ -81,14 +80,39 @@ k3_mix_norm_bwd_cuda_scratch(const struct k3_mix_norm_bwd_args *a)
 	return parts_of(a) * COLUMN_ROWS * a->d * sizeof(float);
 }
 
+/* How a token lies in shared memory. */
+struct plan {
+	int stages; /* of its rows; 0: they are read from memory */
+	int shared_rows;
+	size_t bytes;
+};
+
+/* Two stages and all columns if they fit, then less. */
+static struct plan
+plan_of(const struct k3_mix_norm_bwd_args *a, size_t pack, size_t unit)
+{
+	static const int stages[] = {2, 1, 1}, rows[] = {COLUMN_ROWS, COLUMN_ROWS, 1};
+	size_t n = a->blocks.n + 1, threads = mix_threads(a->d, pack);
+	struct plan p;
+
+	for (int i = 0; i < 3; i++) {
+		p.stages = stages[i], p.shared_rows = rows[i];
+		p.bytes = fixed_floats(a->d, n, threads, rows[i]) * sizeof(float) +
+			  (size_t)stages[i] * (n + 1) * a->d * unit;
+		if (pack > 1 && n + 1 <= MIX_STAGED && p.bytes <= MIX_SHARED)
+			return p;
+	}
+	p.stages = p.shared_rows = 0;
+	p.bytes = fixed_floats(a->d, n, mix_threads(a->d, 1), 0) * sizeof(float);
+	return p;
+}
+
 template <typename T, int N, int MOST>
 static void
-run(void *const *buf, const struct k3_mix_norm_bwd_args *a, const struct k3_cuda *cuda, int stages)
+run(void *const *buf, const struct k3_mix_norm_bwd_args *a, const struct k3_cuda *cuda,
+    const struct plan *p)
 {
 	uint32_t n = a->blocks.n + 1;
-	unsigned threads = mix_threads(a->d, N);
-	size_t bytes = fixed_floats(a->d, n, threads, N > 1) * sizeof(float) +
-		       (N > 1 ? (size_t)stages * (n + 1) * a->d * sizeof(T) : 0);
 	struct vectors vec = {(const float *)buf[a->gamma.first], (const float *)buf[a->rho.first],
 			      (const float *)buf[a->w.first], (const float *)buf[2]};
 	struct mix_rows<MOST> rows, grads;
@@ -100,25 +124,12 @@ run(void *const *buf, const struct k3_mix_norm_bwd_args *a, const struct k3_cuda
 	for (uint32_t k = 0; k < a->addends.n; k++)
 		vec.addend[k] = buf[a->addends.first + k];
 	K3_CUDA_CHECK(cudaFuncSetAttribute(
-		mix_bwd<T, N, MOST>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
-	mix_bwd<T, N, MOST><<<(unsigned)parts_of(a), threads, bytes, (cudaStream_t)cuda->stream>>>(
+		mix_bwd<T, N, MOST>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)p->bytes));
+	mix_bwd<T, N, MOST><<<(unsigned)parts_of(a), mix_threads(a->d, N), p->bytes,
+			      (cudaStream_t)cuda->stream>>>(
 		(float *)cuda->scratch, rows, grads, vec, a->t, a->d, a->blocks_accumulate != 0,
-		stages);
+		p->shared_rows, p->stages);
 	K3_CUDA_LAUNCHED("mix_bwd");
-}
-
-/* Stages of a token's rows that fit in shared memory, two at most; 0: read from memory. */
-template <typename T>
-static int
-stages_of(void *const *buf, const struct k3_mix_norm_bwd_args *a)
-{
-	const size_t pack = k3_pack<T>::n, n = a->blocks.n + 1;
-	size_t fixed = fixed_floats(a->d, n, mix_threads(a->d, pack), true) * sizeof(float),
-	       stage = (n + 1) * a->d * sizeof(T);
-
-	if (a->d % pack || n + 1 > MIX_STAGED || !all_aligned(buf, 0, a->n_buf))
-		return 0;
-	return fixed + 2 * stage <= MIX_SHARED ? 2 : fixed + stage <= MIX_SHARED ? 1 : 0;
 }
 
 /* The gradient of gamma is rho times the sum of e, that of rho gamma times it. */
@@ -126,9 +137,9 @@ static void
 parameter_gradients(void *const *buf, const struct k3_mix_norm_bwd_args *a,
 		    const struct k3_cuda *cuda)
 {
-	const float *part = (const float *)cuda->scratch, *e = part + 2 * a->d;
+	const float *part = (const float *)cuda->scratch, *e = part + a->d;
 	struct k3_cuda_column_sum sums[3] = {
-		{(float *)buf[a->dw.first], NULL, part + a->d, a->dw.accumulate != 0},
+		{(float *)buf[a->dw.first], NULL, part, a->dw.accumulate != 0},
 		{(float *)buf[a->dgamma.first], (const float *)buf[a->rho.first], e,
 		 a->dgamma.accumulate != 0},
 		{(float *)buf[a->drho.first], (const float *)buf[a->gamma.first], e,
@@ -161,7 +172,9 @@ template <typename T>
 static void
 mix_norm_bwd(void *const *buf, const struct k3_mix_norm_bwd_args *a, const struct k3_cuda *cuda)
 {
-	int stages = stages_of<T>(buf, a);
+	const size_t pack = k3_pack<T>::n;
+	bool packs = a->d % pack == 0 && all_aligned(buf, 0, a->n_buf);
+	struct plan p = plan_of(a, packs ? pack : 1, sizeof(T));
 
 	if (a->d == 0)
 		return;
@@ -169,10 +182,10 @@ mix_norm_bwd(void *const *buf, const struct k3_mix_norm_bwd_args *a, const struc
 		norm_alone(k3_type<T>::id, buf, a, cuda);
 		return;
 	}
-	if (a->t && stages)
-		run<T, k3_pack<T>::n, MIX_STAGED>(buf, a, cuda, stages);
+	if (a->t && p.stages)
+		run<T, k3_pack<T>::n, MIX_STAGED>(buf, a, cuda, &p);
 	else if (a->t)
-		run<T, 1, MIX_MOST>(buf, a, cuda, 0);
+		run<T, 1, MIX_MOST>(buf, a, cuda, &p);
 	parameter_gradients(buf, a, cuda);
 }
 

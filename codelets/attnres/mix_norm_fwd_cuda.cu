@@ -127,10 +127,8 @@ finish(T *y, float *factor, float *mixed, float *warps, const float *share, cons
 
 template <typename T, int N, int MOST>
 static __global__ void
-__launch_bounds__(MIX_THREADS)
-	mix_fwd(T *y, float *stat, const __grid_constant__ struct mix_rows<MOST> rows,
-		const __grid_constant__ struct vectors vec, size_t t, size_t d, float eps,
-		int stages)
+mix_fwd(T *y, float *stat, const __grid_constant__ struct mix_rows<MOST> rows,
+	const __grid_constant__ struct vectors vec, size_t t, size_t d, float eps, int stages)
 {
 	extern __shared__ __align__(16) float shared[];
 	__shared__ float sums[32];
@@ -145,10 +143,9 @@ __launch_bounds__(MIX_THREADS)
 			gr[c + k] = vec.gamma[c + k] * vec.rho[c + k];
 	mix_fetch<T, N>(stage, rows, blockIdx.x, t, d);
 	for (size_t i = blockIdx.x, turn = 0; i < t; i += gridDim.x, turn ^= 1) {
-		T *here = stage + (stages > 1 ? turn * stage_elems : 0);
-		struct mix_token<T, N, MOST> token = {
-			&rows, here, i *d, d
-		};
+		struct mix_token<T, N, MOST> token;
+		token.rows = &rows, token.at = i * d, token.d = d;
+		token.stage = stage + (stages > 1 ? turn * stage_elems : 0);
 		if (stages > 1)
 			mix_fetch<T, N>(stage + (turn ^ 1) * stage_elems, rows, i + gridDim.x, t,
 					d);

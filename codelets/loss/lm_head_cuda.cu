@@ -151,8 +151,8 @@ logit_of(const struct blocks &b, size_t row, size_t id)
 
 template <typename T, int N>
 static __global__ void
-__launch_bounds__(THREADS) cross_entropy(float *tstat, const __grid_constant__ struct blocks b,
-					 const int32_t *labels, const double *hyper, uint32_t grad)
+cross_entropy(float *tstat, const __grid_constant__ struct blocks b, const int32_t *labels,
+	      const double *hyper, uint32_t grad)
 {
 	size_t row = blockIdx.x;
 	int32_t label = labels[row];
@@ -174,11 +174,12 @@ template <typename T>
 static bool
 packs_fit(void *const *buf, const struct k3_lm_head_args *a)
 {
-	const size_t n = k3_pack<T>::n, last = a->head.rows % a->head.block_rows;
+	const size_t n = k3_pack<T>::n, full = a->logits.n ? a->logits.n - 1 : 0;
 
-	if (!all_aligned(buf, a->logits.first, a->logits.n) || last % n)
+	if (!all_aligned(buf, a->logits.first, a->logits.n) ||
+	    (a->head.rows - full * a->head.block_rows) % n)
 		return false;
-	return a->logits.n < 2 || a->head.block_rows % n == 0;
+	return full == 0 || a->head.block_rows % n == 0;
 }
 
 template <typename T>

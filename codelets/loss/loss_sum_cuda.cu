@@ -26,9 +26,9 @@ block_total(double x, double *shared)
 
 /* Rows first .. first + n - 1 of the tile; tstat holds theirs. */
 static __global__ void
-__launch_bounds__(THREADS) sum(double *acc, const int32_t *labels, const int32_t *layout,
-			       const __grid_constant__ struct k3_pointers<TILES_MOST> tstat,
-			       size_t first, size_t n, size_t each, bool adds)
+sum(double *acc, const int32_t *labels, const int32_t *layout,
+    const __grid_constant__ struct k3_pointers<TILES_MOST> tstat, size_t first, size_t n,
+    size_t each, bool adds)
 {
 	__shared__ double shared[THREADS];
 	const int32_t *doc = layout + K3_TL_HEAD;

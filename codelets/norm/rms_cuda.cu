@@ -57,17 +57,30 @@ rms_fwd(T *y, float *stat, size_t step, const T *x, const float *w, size_t n, si
 	}
 }
 
+/* x += the run at `at` of an addend, or nothing. */
+template <typename T, int N>
+static __device__ __forceinline__ void
+add_run(float *x, const void *addend, size_t at)
+{
+	float a[N];
+
+	if (!addend)
+		return;
+	run_load<T, N>(a, (const T *)addend + at);
+#pragma unroll
+	for (int k = 0; k < N; k++)
+		x[k] += a[k];
+}
+
 /* Row by row: the dot product of dn = dy w and x, then dx = r (dn - x r mean). */
 template <typename T, int N>
 static __global__ void
-__launch_bounds__(THREADS)
-	rms_bwd(float *part, const __grid_constant__ struct k3_cuda_rms_bwd b, bool in_shared)
+rms_bwd(float *part, const __grid_constant__ struct k3_cuda_rms_bwd b, bool in_shared)
 {
-	extern __shared__ float shared[];
+	extern __shared__ __align__(16) float shared[];
 	__shared__ float warps[32];
 	size_t d = b.d, first = threadIdx.x * N, stride = blockDim.x * N;
 	float *mine = part + blockIdx.x * d, *sum = in_shared ? shared : mine;
-	const T *add0 = (const T *)b.addend[0], *add1 = (const T *)b.addend[1];
 
 	for (size_t c = first; c < d; c += stride)
 		for (int k = 0; k < N; k++)
@@ -86,7 +99,7 @@ __launch_bounds__(THREADS)
 		}
 		float mean = block_sum(dot, warps) * r / (float)d;
 		for (size_t c = first; c < d; c += stride) {
-			float v[N], g[N], u[N], a[N], s[N];
+			float v[N], g[N], u[N], s[N];
 			run_load<T, N>(v, x + c);
 			run_load<T, N>(g, dy + c);
 			run_load<float, N>(u, b.w + c);
@@ -97,18 +110,8 @@ __launch_bounds__(THREADS)
 				v[k] = r * (g[k] * u[k] - v[k] * r * mean);
 			}
 			run_store<float, N>(sum + c, s);
-			if (add0) {
-				run_load<T, N>(a, add0 + row * d + c);
-#pragma unroll
-				for (int k = 0; k < N; k++)
-					v[k] += a[k];
-			}
-			if (add1) {
-				run_load<T, N>(a, add1 + row * d + c);
-#pragma unroll
-				for (int k = 0; k < N; k++)
-					v[k] += a[k];
-			}
+			add_run<T, N>(v, b.addend[0], row * d + c);
+			add_run<T, N>(v, b.addend[1], row * d + c);
 			run_store<T, N>((T *)b.dx + row * d + c, v);
 		}
 	}

@@ -125,8 +125,8 @@ quantile_rule(float *bias, const int32_t *hist, size_t n, size_t bins, size_t k,
 }
 
 static __global__ void
-__launch_bounds__(THREADS) router_bias(float *bias, const int32_t *balance, const double *out,
-				       double *at, struct k3_router_bias_args a)
+router_bias(float *bias, const int32_t *balance, const double *out, double *at,
+	    struct k3_router_bias_args a)
 {
 	__shared__ int64_t shared[WARPS];
 	int64_t tokens = 0;
