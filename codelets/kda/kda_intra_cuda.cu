@@ -1,9 +1,11 @@
 /* Inside the chunks (model.md 3.4, 3.5): decays, the triangles M and Pq, the inverse, W and U.
  *
- * A block has one chunk of one head at a time.  Off the diagonal, rows of sub-block I meet earlier
- * columns by one product of decayed tiles, with the end of sub-block I-1 as pivot; on the diagonal the
- * differences of the exponents are taken pair by pair, which is safe for any gate.  The inverse is
- * float throughout.
+ * A block has one chunk of one head at a time.  Rows of sub-block I meet all earlier columns, and
+ * their own, by products of decayed tiles; the pivot of the exponents is in the middle of I, so that
+ * those above the diagonal of I, which are not wanted, stay finite where g >= -5.  Without that bound
+ * the pivot is the beginning of I, and inside I the differences are taken pair by pair, which is safe
+ * for any gate.  The inverse is float throughout.  Half of the channels at a time and memory that
+ * serves twice leave room for two blocks of bf16 on a multiprocessor.
  */
 #include "kda_rows.cuh"
 
@@ -11,103 +13,125 @@ enum { THREADS = 256 };
 
 template <typename T, int KP> struct intra {
 	static const int ld = tile_ld<T>(KP), ldf = tile_ld<float>(KP), ld64 = tile_ld<float>(64),
-			 ldt = tile_ld<T>(64);
-	float l[64 * ldf];
-	float before[5 * KP], behind[4 * KP], beta[64];
-	T q[64 * ld], k[64 * ld]; /* later v, and K exp(G) */
-	float m[64 * ld64], p[64 * ld64];
+			 ldt = tile_ld<T>(64), ldh = tile_ld<T>(KP / 2);
 	union {
+		float l[64 * ldf];
 		struct {
-			T rows[32 * ld], cols[48 * ld];
-		} pair;
-		struct {
-			float z[16 * 48];
 			float t[64 * ld64];
 			T beta_t[64 * ldt];
 		} inverse;
 	} u;
+	float before[5 * KP], behind[4 * KP], beta[64];
+	T q[64 * ld], k[64 * ld]; /* later v, and K exp(G) */
+	float m[64 * ld64];
+	union {
+		struct {
+			T rows[32 * ldh], cols[64 * ldh];
+		} pair;
+		float z[16 * 48];
+	} w;
 };
 
-/* Rows of sub-block I of q and k, and all earlier columns, decayed to the end of I-1. */
+/* Channels from .. from+KP/2-1: rows of sub-block I of q and k, and the columns up to those of I,
+ * decayed to the pivot. */
 template <typename T, int KP>
 static __device__ __forceinline__ void
-decay_pair(struct intra<T, KP> &s, int block)
+decay_pair(struct intra<T, KP> &s, int block, int from, bool bounded)
 {
 	typedef struct intra<T, KP> S;
+	const int half = KP / 2;
+	int c = (int)threadIdx.x % half, at = from + c;
+	float pivot = bounded ? s.u.l[(block * 16 + PIVOT) * S::ldf + at] : 0.0f, e = pivot;
 
-	for (int i = (int)threadIdx.x; i < 32 * KP; i += THREADS) {
-		int r = block * 16 + i / KP % 16, c = i % KP;
-		float x = wide(i < 16 * KP ? s.q[r * S::ld + c] : s.k[r * S::ld + c]);
+	for (int i = (int)threadIdx.x / half; i < 32; i += THREADS / half) {
+		int r = block * 16 + i % 16;
+		float x = wide(i < 16 ? s.q[r * S::ld + at] : s.k[r * S::ld + at]);
 
-		s.u.pair.rows[i / KP * S::ld + c] = narrow<T>(x * exp2_flush(s.l[r * S::ldf + c]));
+		s.w.pair.rows[i * S::ldh + c] =
+			narrow<T>(x * exp2_flush(s.u.l[r * S::ldf + at] - pivot));
 	}
-	for (int i = (int)threadIdx.x; i < block * 16 * KP; i += THREADS) {
-		int r = i / KP, c = i % KP, b = r / 16;
-		float e = s.l[(b * 16 + 15) * S::ldf + c] - s.l[r * S::ldf + c];
+	/* own columns: to the pivot; those of earlier sub-blocks: to their end, and on to the pivot */
+	for (int b = block; b >= 0; b--) {
+		if (b < block)
+			e += s.u.l[(b * 16 + 15) * S::ldf + at];
+		for (int i = (int)threadIdx.x / half; i < 16 && (b < block || bounded);
+		     i += THREADS / half) {
+			int r = b * 16 + i;
 
-		for (b++; b < block; b++)
-			e += s.l[(b * 16 + 15) * S::ldf + c];
-		s.u.pair.cols[r * S::ld + c] = narrow<T>(wide(s.k[r * S::ld + c]) * exp2_flush(e));
+			s.w.pair.cols[r * S::ldh + c] = narrow<T>(
+				wide(s.k[r * S::ld + at]) * exp2_flush(e - s.u.l[r * S::ldf + at]));
+		}
 	}
-	__syncthreads();
 }
 
-/* Sub-blocks of m and p left of the diagonal. */
+/* The triangles, but for what is in diagonal sub-blocks without a bound; p goes to memory. */
 template <typename T, int KP>
 static __device__ __forceinline__ void
-off_diagonal(struct intra<T, KP> &s, float scale)
+triangles(struct intra<T, KP> &s, T *p, int n, float scale, bool bounded)
 {
 	typedef struct intra<T, KP> S;
 	int warp = (int)threadIdx.x >> 5, g = (int)(threadIdx.x & 31) >> 2,
 	    t = (int)threadIdx.x & 3;
 
-	for (int block = 1; block < 4; block++) {
-		decay_pair<T, KP>(s, block);
-		for (int job = warp; job < 2 * block; job += THREADS / 32) {
-			float c[2][4] = {}, *to = job < block ? s.p : s.m;
-			float f = job < block ? scale : 1.0f;
-			int col = job % block * 16;
+	for (int block = bounded ? 0 : 1; block < 4; block++) {
+		int cols = block + bounded, col = warp % cols * 16;
+		bool is_p = warp < cols, works = warp < 2 * cols;
+		float c[2][4] = {};
 
-			product<false, true, sizeof(T) == 4, 1>(
-				c, s.u.pair.rows + (job < block ? 0 : 16) * S::ld, S::ld,
-				s.u.pair.cols + col * S::ld, S::ld, KP / 16);
-#pragma unroll
-			for (int i = 0; i < 8; i++)
-				to[(block * 16 + g + (i >> 1 & 1) * 8) * S::ld64 + col +
-				   (i >> 2) * 8 + 2 * t + (i & 1)] = f * c[i >> 2][i & 3];
+		for (int from = 0; from < KP; from += KP / 2) {
+			decay_pair<T, KP>(s, block, from, bounded);
+			__syncthreads();
+			if (works)
+				product<false, true, sizeof(T) == 4, 1>(
+					c, s.w.pair.rows + (is_p ? 0 : 16) * S::ldh, S::ldh,
+					s.w.pair.cols + col * S::ldh, S::ldh, KP / 32);
+			__syncthreads();
 		}
-		__syncthreads();
+#pragma unroll
+		for (int i = 0; i < 8; i++) {
+			int row = block * 16 + g + (i >> 1 & 1) * 8;
+			int at = col + (i >> 2) * 8 + 2 * t + (i & 1);
+			float x = c[i >> 2][i & 3];
+
+			if (works && is_p && row < n)
+				p[row * 64 + at] = narrow<T>(at <= row ? scale * x : 0.0f);
+			else if (works && !is_p)
+				s.m[row * S::ld64 + at] = at < row ? x : 0.0f;
+		}
 	}
-}
-
-/* The diagonal sub-blocks, and zeros above them. */
-template <typename T, int KP>
-static __device__ __forceinline__ void
-diagonal(struct intra<T, KP> &s, float scale)
-{
-	typedef struct intra<T, KP> S;
-
 	for (int i = (int)threadIdx.x; i < 64 * 64; i += THREADS) {
 		int r = i / 64, c = i % 64;
 
-		if (c / 16 > r / 16)
-			s.m[r * S::ld64 + c] = s.p[r * S::ld64 + c] = 0;
+		if (c / 16 <= r / 16)
+			continue;
+		s.m[r * S::ld64 + c] = 0;
+		if (r < n)
+			p[i] = narrow<T>(0);
 	}
+}
+
+/* Diagonal sub-blocks pair by pair. */
+template <typename T, int KP>
+static __device__ __forceinline__ void
+diagonal(struct intra<T, KP> &s, T *p_out, int n, float scale)
+{
+	typedef struct intra<T, KP> S;
+
 	for (int i = (int)threadIdx.x; i < 4 * 256; i += THREADS) {
 		int r = i / 16, j = r / 16 * 16 + i % 16;
 		float m = 0, p = 0;
 
 		for (int c = 0; j <= r && c < KP; c++) {
-			float w = exp2_flush(s.l[r * S::ldf + c] - s.l[j * S::ldf + c]) *
+			float w = exp2_flush(s.u.l[r * S::ldf + c] - s.u.l[j * S::ldf + c]) *
 				  wide(s.k[j * S::ld + c]);
 
 			m += w * wide(s.k[r * S::ld + c]);
 			p += w * wide(s.q[r * S::ld + c]);
 		}
-		s.p[r * S::ld64 + j] = scale * p;
 		s.m[r * S::ld64 + j] = j < r ? m : 0.0f;
+		if (r < n)
+			p_out[r * 64 + j] = narrow<T>(scale * p);
 	}
-	__syncthreads();
 }
 
 /* t = (I + diag(beta) m)^-1: forward substitution in the diagonal blocks, then block rows. */
@@ -116,7 +140,7 @@ static __device__ __forceinline__ void
 invert(struct intra<T, KP> &s)
 {
 	typedef struct intra<T, KP> S;
-	float *t = s.u.inverse.t, *z = s.u.inverse.z;
+	float *t = s.u.inverse.t, *z = s.w.z;
 	int i = (int)threadIdx.x;
 
 	for (int j = i; j < 64 * 64; j += THREADS)
@@ -162,36 +186,49 @@ invert(struct intra<T, KP> &s)
 	}
 }
 
-/* Results by position: qd, kbar, p and exp(G_last); K exp(G) replaces k. */
+/* Results by position: qd, kbar and exp(G_last); K exp(G) replaces k. */
 template <typename T, int KP>
 static __device__ __forceinline__ void
 hand_on(struct intra<T, KP> &s, const struct kda_task &x, const struct kda_entry &e, size_t at,
 	size_t head)
 {
 	typedef struct intra<T, KP> S;
-	T *qd = (T *)x.work.qd + at * KP, *kbar = (T *)x.work.kbar + at * KP,
-	  *p = (T *)x.work.p + at * 64;
+	struct __align__(2 * sizeof(T)) pair
+	{
+		T x[2];
+	};
+	T *qd = (T *)x.work.qd + at * KP, *kbar = (T *)x.work.kbar + at * KP;
+	int c = (int)threadIdx.x % (KP / 2) * 2;
 
-	for (int i = (int)threadIdx.x; i < 64 * KP; i += THREADS) {
-		int r = i / KP, c = i % KP, b = r / 16;
-		float l = s.l[r * S::ldf + c], k = wide(s.k[r * S::ld + c]);
-		float down = exp2_flush(s.before[b * KP + c] + l);
-		float rest = s.l[(b * 16 + 15) * S::ldf + c] - l + s.behind[b * KP + c];
+	for (int r = (int)threadIdx.x / (KP / 2); r < 64; r += THREADS / (KP / 2)) {
+		int b = r / 16;
+		struct pair q, k, out_q, out_k, down_k;
 
-		s.k[r * S::ld + c] = narrow<T>(k * down);
+		q = *reinterpret_cast<struct pair *>(s.q + r * S::ld + c);
+		k = *reinterpret_cast<struct pair *>(s.k + r * S::ld + c);
+#pragma unroll
+		for (int i = 0; i < 2; i++) {
+			float l = s.u.l[r * S::ldf + c + i];
+			float down = exp2_flush(s.before[b * KP + c + i] + l);
+			float rest = s.u.l[(b * 16 + 15) * S::ldf + c + i] - l +
+				     s.behind[b * KP + c + i];
+
+			down_k.x[i] = narrow<T>(wide(k.x[i]) * down);
+			out_q.x[i] = narrow<T>(x.a.scale * wide(q.x[i]) * down);
+			out_k.x[i] = narrow<T>(wide(k.x[i]) * exp2_flush(rest));
+		}
+		*reinterpret_cast<struct pair *>(s.k + r * S::ld + c) = down_k;
 		if (r >= e.n)
 			continue;
-		qd[(size_t)i] = narrow<T>(x.a.scale * wide(s.q[r * S::ld + c]) * down);
-		kbar[(size_t)i] = narrow<T>(k * exp2_flush(rest));
+		*reinterpret_cast<struct pair *>(qd + (size_t)r * KP + c) = out_q;
+		*reinterpret_cast<struct pair *>(kbar + (size_t)r * KP + c) = out_k;
 	}
-	for (int i = (int)threadIdx.x; i < e.n * 64; i += THREADS)
-		p[i] = narrow<T>(s.p[i / 64 * S::ld64 + i % 64]);
 	if (e.to != KDA_NONE) {
 		size_t slot = e.to >= 0 ? (size_t)e.to : x.work.slots;
 
-		for (int c = (int)threadIdx.x; c < KP; c += THREADS)
-			x.work.last[(head * (x.work.slots + 1) + slot) * KP + c] =
-				exp2_flush(s.before[4 * KP + c]);
+		for (int i = (int)threadIdx.x; i < KP; i += THREADS)
+			x.work.last[(head * (x.work.slots + 1) + slot) * KP + i] =
+				exp2_flush(s.before[4 * KP + i]);
 	}
 }
 
@@ -249,6 +286,7 @@ __launch_bounds__(THREADS) intra_chunks(struct kda_task x, bool backward)
 	S &s = *reinterpret_cast<S *>(shared);
 	size_t head = blockIdx.y, vp = x.work.vp;
 	struct kda_head<T> h = kda_head_of<T>(x, head);
+	bool bounded = kda_bounded(x.a);
 
 	for (int i = (int)blockIdx.x; i < x.work.table[0]; i += (int)gridDim.x) {
 		struct kda_entry e = kda_entry_at(x.work, i);
@@ -257,14 +295,16 @@ __launch_bounds__(THREADS) intra_chunks(struct kda_task x, bool backward)
 
 		rows_load<T, T, KP, THREADS>(s.q, h.q, h.ld_qkv, order, e.n, 0, (int)x.a.k);
 		rows_load<T, T, KP, THREADS>(s.k, h.k, h.ld_qkv, order, e.n, 0, (int)x.a.k);
-		gates_load<T, KP, THREADS>(s.l, s.beta, h, x.a, order, e.n);
-		decays<KP, THREADS>(s.l, s.before, s.behind);
-		off_diagonal<T, KP>(s, x.a.scale);
-		diagonal<T, KP>(s, x.a.scale);
-		invert<T, KP>(s);
-		left_operand<T, KP>(s, x, e, at, backward);
+		gates_load<T, KP, THREADS>(s.u.l, s.beta, h, x.a, order, e.n);
+		decays<KP, THREADS>(s.u.l, s.before, s.behind);
+		T *p = (T *)x.work.p + at * 64;
+		triangles<T, KP>(s, p, e.n, x.a.scale, bounded);
+		if (!bounded)
+			diagonal<T, KP>(s, p, e.n, x.a.scale);
 		hand_on<T, KP>(s, x, e, at, head);
 		__syncthreads();
+		invert<T, KP>(s);
+		left_operand<T, KP>(s, x, e, at, backward);
 		apply_inverse<T, KP>((T *)x.work.w + at * KP, KP, s, s.k, e.n, KP);
 		for (int v = 0; v < (int)vp; v += KP) {
 			__syncthreads();

@@ -11,6 +11,15 @@
 
 static const float LOG2_E = 1.44269504f;
 
+enum { PIVOT = 7 }; /* row of a sub-block, in its middle */
+
+/** Whether decays inside a sub-block can be taken from its pivot in both directions. */
+static __device__ __forceinline__ bool
+kda_bounded(const struct k3_kda_chunk_args &a)
+{
+	return !a.raw && a.lower_bound >= -5.0f;
+}
+
 /** Columns of one head. */
 template <typename T> struct kda_head {
 	const T *q, *k, *v, *f, *br;
