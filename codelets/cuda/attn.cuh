@@ -165,8 +165,7 @@ template <typename T> struct side {
 
 template <typename T>
 static __device__ __forceinline__ struct side<T>
-key_side(const struct k3_attn_shape *s, const struct k3_attn_keys *k, const void *kv, int head)
-{
+key_side(const struct k3_attn_shape *s, const struct k3_attn_keys *k, const void *kv, int head) {
 	const T *x = static_cast<const T *>(kv), *of_head = x + head * k->head;
 
 	return {of_head + k->k, x + k->rope, of_head + k->v, k->ld, k->ld, s->nope, s->rope, s->v};
@@ -176,8 +175,7 @@ key_side(const struct k3_attn_shape *s, const struct k3_attn_keys *k, const void
 template <typename T>
 static __device__ __forceinline__ struct side<T>
 query_side(const struct k3_attn_shape *s, const struct k3_attn_rows *q,
-	   const struct k3_attn_rows *y, int head)
-{
+	   const struct k3_attn_rows *y, int head) {
 	const T *x = static_cast<const T *>(q->x) + head * q->head,
 		*second = y ? static_cast<const T *>(y->x) + head * y->head : nullptr;
 

@@ -19,8 +19,8 @@ plain_weights(const float s[4][4], const float d[4][4], const struct k3_attn_bwd
 		float weight = 0, slope = 0;
 		if (seen) {
 			size_t at = (size_t)query * p.shape.heads + head;
-			weight = power_of_2(
-				(s[i / 4][i % 4] * p.shape.scale - p.lse[at]) * 1.44269504f);
+			weight = power_of_2((s[i / 4][i % 4] * p.shape.scale - p.lse[at]) *
+					    1.44269504f);
 			slope = weight * (d[i / 4][i % 4] - p.delta[at]) * p.shape.scale;
 		}
 		sh->p[c][r] = weight;

@@ -21,7 +21,8 @@ struct bwd_columns {
 
 template <int KQ, int V> struct bwd_shared {
 	static const int x = tile_bytes(BWD_ROWS, KQ), y = tile_bytes(BWD_ROWS, V),
-			 column_x = tile_bytes(BWD_COLS, KQ), stage = column_x + tile_bytes(BWD_COLS, V),
+			 column_x = tile_bytes(BWD_COLS, KQ),
+			 stage = column_x + tile_bytes(BWD_COLS, V),
 			 bytes = 1024 + x + y + 2 * stage + 2 * (int)sizeof(struct bwd_columns) +
 				 BWD_ROWS * 4;
 };
@@ -65,9 +66,11 @@ static __device__ __forceinline__ void
 bwd_load(uint32_t stage, struct bwd_columns *c, const struct k3_attn_bwd &p,
 	 const struct bwd_work &w, int c0)
 {
-	tile_load<BWD_COLS, KQ>(stage, x_of(&w.of_cols), w.cols, w.run, c0, w.whole);
-	tile_load<BWD_COLS, V>(stage + bwd_shared<KQ, V>::column_x, y_of(&w.of_cols), w.cols, w.run,
-			       c0, w.whole);
+	uint32_t present = rows_present<BWD_COLS>(w.cols, w.run, c0);
+
+	tile_load<BWD_COLS, KQ>(stage, x_of(&w.of_cols), present, c0, w.whole);
+	tile_load<BWD_COLS, V>(stage + bwd_shared<KQ, V>::column_x, y_of(&w.of_cols), present, c0,
+			       w.whole);
 	ids_load<BWD_COLS>(c->id, w.cols, w.run, c0, -1);
 	for (int i = threadIdx.x; KEYS && i < BWD_COLS; i += THREADS) {
 		int row = c0 + i;
@@ -187,8 +190,9 @@ store_y(const float *dy, int h, const struct k3_attn_bwd &p, const struct bwd_wo
 }
 
 template <int KQ, int V, bool KEYS>
-static __global__ __launch_bounds__(THREADS, 1) void
-attn_bwd_tensor(const __grid_constant__ struct k3_attn_bwd p, bool whole)
+static __global__
+__launch_bounds__(THREADS, 1) void attn_bwd_tensor(const __grid_constant__ struct k3_attn_bwd p,
+						   bool whole)
 {
 	using sizes = bwd_shared<KQ, V>;
 	unsigned char *base = shared_base();
@@ -224,9 +228,9 @@ attn_bwd_tensor(const __grid_constant__ struct k3_attn_bwd p, bool whole)
 	}
 	int c0 = w.run.from / 8 * 8;
 	if (c0 < w.run.to) {
-		tile_load<BWD_ROWS, KQ>(own, x_of(&w.of_rows), w.rows, w.all, w.first, whole);
-		tile_load<BWD_ROWS, V>(own + sizes::x, y_of(&w.of_rows), w.rows, w.all, w.first,
-				       whole);
+		uint32_t present = rows_present<BWD_ROWS>(w.rows, w.all, w.first);
+		tile_load<BWD_ROWS, KQ>(own, x_of(&w.of_rows), present, w.first, whole);
+		tile_load<BWD_ROWS, V>(own + sizes::x, y_of(&w.of_rows), present, w.first, whole);
 		bwd_load<KQ, V, KEYS>(stage0, columns, p, w, c0);
 	}
 	copy_commit();
@@ -236,13 +240,13 @@ attn_bwd_tensor(const __grid_constant__ struct k3_attn_bwd p, bool whole)
 		int shift = w.rows.row0 + w.first - w.cols.row0 - c0;
 		struct bwd_mask mask;
 
+		copy_wait<0>();
+		__syncthreads();
+		bwd_scores<KQ, V>(s, d, own, cols);
 		if (c0 + BWD_COLS < w.run.to)
 			bwd_load<KQ, V, KEYS>(stage0 + (at ^ 1) * sizes::stage, columns + (at ^ 1),
 					      p, w, c0 + BWD_COLS);
 		copy_commit();
-		copy_wait<1>();
-		__syncthreads();
-		bwd_scores<KQ, V>(s, d, own, cols);
 		mask.any = !w.run.even || c0 < w.run.from || c0 + BWD_COLS > w.run.to ||
 			   w.first + BWD_ROWS > w.rows.n ||
 			   (causal && (KEYS ? shift + BWD_ROWS > 1 : shift < BWD_COLS - 1));
@@ -258,7 +262,6 @@ attn_bwd_tensor(const __grid_constant__ struct k3_attn_bwd p, bool whole)
 			bwd_sum<V>(dy, s, cols + sizes::column_x);
 		bwd_sum<KQ>(dx, d, cols);
 		wgmma_wait<0>();
-		__syncthreads();
 	}
 #pragma unroll
 	for (int h = 0; h < 2; h++) {

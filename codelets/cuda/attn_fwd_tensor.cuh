@@ -2,8 +2,10 @@
  *
  * 128 queries of one head meet blocks of 128 keys; two warpgroups have 64 queries each.  The running
  * softmax and the output stay in registers, rounded weights are the left operand of the second
- * product without leaving them.  The next block of keys is on its way while one is at work.  Earlier
- * ranges are the beginning of the sums: maximum lse, sum 1, output o.
+ * product without leaving them.  While the tensor cores multiply a block's weights and values, its
+ * successor's scores, formed just before, become weights; the keys after next and the next values are
+ * on their way meanwhile.  Earlier ranges are the beginning of the sums: maximum lse, sum 1, output o.
+ * The trap: a stage is overwritten only behind the barrier that all products of it have passed.
  */
 #ifndef K3_CUDA_ATTN_FWD_TENSOR_CUH
 #define K3_CUDA_ATTN_FWD_TENSOR_CUH
@@ -56,14 +58,14 @@ struct softmax {
 	float most[2], sum[2]; /* maximum in units of log 2; this thread's columns of the sum */
 };
 
-/* Scores become weights; out is scaled for the new maxima. */
-template <int N, int V>
+/* Scores become weights; shift is what the output of each row has to be scaled by. */
+template <int N>
 static __device__ __forceinline__ void
-softmax_block(float *s, float *out, struct softmax *run, float scale)
+softmax_block(float *s, float *shift, struct softmax *run, float scale)
 {
 #pragma unroll
 	for (int h = 0; h < 2; h++) {
-		float most = -INFINITY, base, shift, sum = 0;
+		float most = -INFINITY, base, sum = 0;
 #pragma unroll
 		for (int j = 0; j < N / 8; j++)
 			most = fmaxf(most, fmaxf(s[4 * j + 2 * h], s[4 * j + 2 * h + 1]));
@@ -71,7 +73,7 @@ softmax_block(float *s, float *out, struct softmax *run, float scale)
 		most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
 		most = fmaxf(most * scale, run->most[h]);
 		base = most == -INFINITY ? 0.0f : most;
-		shift = power_of_2(run->most[h] - base);
+		shift[h] = power_of_2(run->most[h] - base);
 		run->most[h] = most;
 #pragma unroll
 		for (int j = 0; j < N / 8; j++)
@@ -81,13 +83,17 @@ softmax_block(float *s, float *out, struct softmax *run, float scale)
 				s[4 * j + 2 * h + c] = x;
 				sum += x;
 			}
-		run->sum[h] = run->sum[h] * shift + sum;
-#pragma unroll
-		for (int j = 0; j < V / 8; j++) {
-			out[4 * j + 2 * h] *= shift;
-			out[4 * j + 2 * h + 1] *= shift;
-		}
+		run->sum[h] = run->sum[h] * shift[h] + sum;
 	}
+}
+
+template <int V>
+static __device__ __forceinline__ void
+scale_output(float *out, const float *shift)
+{
+#pragma unroll
+	for (int i = 0; i < V / 2; i++)
+		out[i] *= shift[i >> 1 & 1];
 }
 
 /* Hides what a thread's rows must not see; last: the greatest visible column of each. */
@@ -103,8 +109,7 @@ mask_block(float *s, const int *key_id, int id0, int id1, int last0, int last1)
 		for (int c = 0; c < 2; c++) {
 			int col = 8 * j + c0 + c, id = key_id[col];
 			s[4 * j + c] = id == id0 && col <= last0 ? s[4 * j + c] : -INFINITY;
-			s[4 * j + 2 + c] =
-				id == id1 && col <= last1 ? s[4 * j + 2 + c] : -INFINITY;
+			s[4 * j + 2 + c] = id == id1 && col <= last1 ? s[4 * j + 2 + c] : -INFINITY;
 		}
 }
 
@@ -205,78 +210,140 @@ round_weights(uint32_t *to, const float *s)
 		to[i] = bf16_pair(s[2 * i], s[2 * i + 1]);
 }
 
-template <int KQ, int V>
-static __device__ __forceinline__ void
-fwd_load(uint32_t k, int *key_id, const struct k3_attn_fwd &p, const struct key_block &b, int head,
-	 bool whole)
-{
-	struct side<k3_bf16> side = key_side<k3_bf16>(&p.shape, &p.keys, p.kv[b.tile], head);
+/* Where a block of the grid works. */
+struct fwd_work {
+	struct tile_rows rows;
+	int head, q0, row; /* row: the thread's first of the block */
+	int end_row;	   /* global, behind the last query */
+	uint32_t q, k, v;  /* tiles; keys and values have two stages */
+	int *query_id, *key_id;
+	bool whole;
+};
 
-	tile_load<FWD_KEYS, KQ>(k, x_of(&side), b.rows, b.run, b.row, whole);
-	tile_load<FWD_KEYS, V>(k + fwd_shared<KQ, V>::k, y_of(&side), b.rows, b.run, b.row, whole);
-	ids_load<FWD_KEYS>(key_id, b.rows, b.run, b.row, -1);
+template <int KQ>
+static __device__ __forceinline__ void
+load_keys(const struct fwd_work &w, const struct k3_attn_fwd &p, const struct key_block &b, int at)
+{
+	struct side<k3_bf16> side = key_side<k3_bf16>(&p.shape, &p.keys, p.kv[b.tile], w.head);
+
+	tile_load<FWD_KEYS, KQ>(w.k + at * tile_bytes(FWD_KEYS, KQ), x_of(&side),
+				rows_present<FWD_KEYS>(b.rows, b.run, b.row), b.row, w.whole);
+	ids_load<FWD_KEYS>(w.key_id + at * FWD_KEYS, b.rows, b.run, b.row, -1);
+}
+
+template <int V>
+static __device__ __forceinline__ void
+load_values(const struct fwd_work &w, const struct k3_attn_fwd &p, const struct key_block &b,
+	    int at)
+{
+	struct side<k3_bf16> side = key_side<k3_bf16>(&p.shape, &p.keys, p.kv[b.tile], w.head);
+
+	tile_load<FWD_KEYS, V>(w.v + at * tile_bytes(FWD_KEYS, V), y_of(&side),
+			       rows_present<FWD_KEYS>(b.rows, b.run, b.row), b.row, w.whole);
+}
+
+/* Hides keys of a block that some query must not see, where there are any. */
+static __device__ __forceinline__ void
+fwd_mask(float *s, const struct fwd_work &w, const struct key_block &b, int at)
+{
+	bool causal = w.rows.ids == K3_ATTN_DOCUMENTS;
+	int ahead = w.rows.row0 + w.q0 - b.rows.row0 - b.row; /* of query 0 over key 0 */
+	int last = causal ? ahead + w.row : FWD_KEYS;
+
+	if (!b.run.even || b.row < b.run.from || b.row + FWD_KEYS > b.run.to ||
+	    (causal && ahead < FWD_KEYS - 1))
+		mask_block<FWD_KEYS>(s, w.key_id + at * FWD_KEYS, w.query_id[w.row],
+				     w.query_id[w.row + 8], last, last + 8);
 }
 
 template <int KQ, int V>
-static __global__ __launch_bounds__(THREADS, 1) void
-attn_fwd_tensor(const __grid_constant__ struct k3_attn_fwd p, bool whole)
+static __device__ __forceinline__ void
+fwd_place(struct fwd_work *w, const struct k3_attn_fwd &p, bool whole)
 {
-	using sizes = fwd_shared<KQ, V>;
 	unsigned char *base = shared_base();
-	uint32_t q = shared_address(base), stage0 = q + sizes::q;
-	int *query_id = (int *)(base + sizes::q + 2 * sizes::stage),
-	    *key_id = query_id + FWD_QUERIES;
-	int head = blockIdx.x, q0 = (int)(gridDim.y - 1 - blockIdx.y) * FWD_QUERIES, at = 0;
-	int r = (threadIdx.x >> 5) * 16 + (threadIdx.x & 31) / 4; /* first row of the thread */
-	struct tile_rows rows = tile_rows(p.layout, p.shape.ids);
-	struct ids ids = block_ids(&rows, q0, FWD_QUERIES);
-	struct run all = {0, rows.n, ids.one};
-	struct side<k3_bf16> queries = query_side<k3_bf16>(&p.shape, &p.q, nullptr, head);
+
+	w->rows = tile_rows(p.layout, p.shape.ids);
+	w->head = blockIdx.x;
+	w->q0 = (int)(gridDim.y - 1 - blockIdx.y) * FWD_QUERIES;
+	w->row = (threadIdx.x >> 5) * 16 + (threadIdx.x & 31) / 4;
+	w->end_row = w->rows.row0 + min(w->q0 + FWD_QUERIES, w->rows.n);
+	w->q = shared_address(base);
+	w->k = w->q + fwd_shared<KQ, V>::q;
+	w->v = w->k + 2 * fwd_shared<KQ, V>::k;
+	w->query_id = (int *)(base + fwd_shared<KQ, V>::q + 2 * fwd_shared<KQ, V>::stage);
+	w->key_id = w->query_id + FWD_QUERIES;
+	w->whole = whole;
+}
+
+template <int KQ, int V>
+static __global__
+__launch_bounds__(THREADS, 1) void attn_fwd_tensor(const __grid_constant__ struct k3_attn_fwd p,
+						   bool whole)
+{
+	struct fwd_work w;
 	struct key_block now, next;
 	struct softmax run;
-	float out[V / 2], s[FWD_KEYS / 2], scale = p.shape.scale * 1.44269504f;
+	float out[V / 2], s[FWD_KEYS / 2], shift[2], scale = p.shape.scale * 1.44269504f;
 	uint32_t weights[FWD_KEYS / 4];
-	bool causal = p.shape.ids == K3_ATTN_DOCUMENTS, more;
-	int end_row = rows.row0 + min(q0 + FWD_QUERIES, rows.n);
+	int at = 0;
 
+	fwd_place<KQ, V>(&w, p, whole);
+	struct ids ids = block_ids(&w.rows, w.q0, FWD_QUERIES);
+	struct run all = {0, w.rows.n, ids.one};
+	struct side<k3_bf16> queries = query_side<k3_bf16>(&p.shape, &p.q, nullptr, w.head);
 	now.tile = 0;
-	more = next_tile(&now, p, ids, end_row);
+	bool more = next_tile(&now, p, ids, w.end_row), another = false;
 	if (!more && !p.first)
 		return;
-	fwd_begin<V>(out, &run, p, head, q0 + r);
-	ids_load<FWD_QUERIES>(query_id, rows, all, q0, 0);
+	fwd_begin<V>(out, &run, p, w.head, w.q0 + w.row);
 	if (more) {
-		tile_load<FWD_QUERIES, KQ>(q, x_of(&queries), rows, all, q0, whole);
-		fwd_load<KQ, V>(stage0, key_id, p, now, head, whole);
-	}
-	copy_commit();
-	for (; more; now = next, at ^= 1) {
-		uint32_t k = stage0 + at * sizes::stage;
-		const int *id = key_id + at * FWD_KEYS;
-
-		next = now;
-		more = next_block(&next, p, ids, end_row, FWD_KEYS);
-		if (more)
-			fwd_load<KQ, V>(stage0 + (at ^ 1) * sizes::stage,
-					key_id + (at ^ 1) * FWD_KEYS, p, next, head, whole);
+		ids_load<FWD_QUERIES>(w.query_id, w.rows, all, w.q0, 0);
+		tile_load<FWD_QUERIES, KQ>(w.q, x_of(&queries),
+					   rows_present<FWD_QUERIES>(w.rows, all, w.q0), w.q0,
+					   whole);
+		load_keys<KQ>(w, p, now, 0);
 		copy_commit();
-		copy_wait<1>();
+		copy_wait<0>();
 		__syncthreads();
-		fwd_scores<KQ>(s, q, k);
+		fwd_scores<KQ>(s, w.q, w.k);
+		load_values<V>(w, p, now, 0);
+		next = now;
+		another = next_block(&next, p, ids, w.end_row, FWD_KEYS);
+		if (another)
+			load_keys<KQ>(w, p, next, 1);
+		copy_commit();
 		wgmma_wait<0>();
-		int ahead = rows.row0 + q0 - now.rows.row0 - now.row; /* of query 0 over key 0 */
-		if (!now.run.even || now.row < now.run.from || now.row + FWD_KEYS > now.run.to ||
-		    (causal && ahead < FWD_KEYS - 1))
-			mask_block<FWD_KEYS>(s, id, query_id[r], query_id[r + 8],
-					     causal ? ahead + r : FWD_KEYS,
-					     causal ? ahead + r + 8 : FWD_KEYS);
-		softmax_block<FWD_KEYS, V>(s, out, &run, scale);
+		fwd_mask(s, w, now, 0);
+		softmax_block<FWD_KEYS>(s, shift, &run, scale);
+		scale_output<V>(out, shift);
 		round_weights<FWD_KEYS>(weights, s);
-		fwd_values<V>(out, weights, k + sizes::k);
-		wgmma_wait<0>();
-		__syncthreads();
 	}
-	fwd_end<V>(out, &run, p, head, q0 + r, whole);
+	/* weights are those of the block whose values are in stage `at`; next is its successor */
+	for (; another; at ^= 1) {
+		copy_wait<0>();
+		__syncthreads();
+		now = next;
+		another = next_block(&next, p, ids, w.end_row, FWD_KEYS);
+		fwd_scores<KQ>(s, w.q, w.k + (at ^ 1) * tile_bytes(FWD_KEYS, KQ));
+		fwd_values<V>(out, weights, w.v + at * tile_bytes(FWD_KEYS, V));
+		load_values<V>(w, p, now, at ^ 1);
+		if (another)
+			load_keys<KQ>(w, p, next, at);
+		copy_commit();
+		wgmma_wait<1>();
+		fwd_mask(s, w, now, at ^ 1);
+		softmax_block<FWD_KEYS>(s, shift, &run, scale);
+		wgmma_wait<0>();
+		scale_output<V>(out, shift);
+		round_weights<FWD_KEYS>(weights, s);
+	}
+	if (more) {
+		copy_wait<0>();
+		__syncthreads();
+		fwd_values<V>(out, weights, w.v + at * tile_bytes(FWD_KEYS, V));
+		wgmma_wait<0>();
+	}
+	fwd_end<V>(out, &run, p, w.head, w.q0 + w.row, whole);
 }
 
 #endif

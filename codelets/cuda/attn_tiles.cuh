@@ -41,36 +41,57 @@ element(const struct source *s, int row, int c)
 	return c < s->na ? s->a + row * s->ld + c : s->b + row * s->ld + (c - s->na);
 }
 
+/** Which rows row0 + 32 m + (thread / 8) of ROWS take part, as bit m: those of the run with an id. */
+template <int ROWS>
+static __device__ __forceinline__ uint32_t
+rows_present(const struct tile_rows &t, const struct run &run, int row0)
+{
+	uint32_t present = 0;
+
+#pragma unroll
+	for (int m = 0; m < ROWS / 32; m++) {
+		int row = row0 + 32 * m + (int)threadIdx.x / 8;
+		bool there = row >= run.from && row < run.to;
+		if (there && !run.even)
+			there = row_id(&t, row) != 0;
+		present |= (uint32_t)there << m;
+	}
+	return present;
+}
+
 /**
- * Starts to load rows row0 .. row0 + ROWS - 1 of an operand into a tile; rows outside the run and rows
- * without an id become zeros.
+ * Starts to load rows row0 .. row0 + ROWS - 1 of an operand into a tile; rows that are not present
+ * become zeros.  Eight threads have a row, so a thread's pieces lie at fixed distances.
  * @param whole  widths are multiples of 8 and rows are aligned to 16 bytes
  */
 template <int ROWS, int COLS>
 static __device__ __forceinline__ void
-tile_load(uint32_t tile, const struct source &s, const struct tile_rows &t, const struct run &run,
-	  int row0, bool whole)
+tile_load(uint32_t tile, const struct source &s, uint32_t present, int row0, bool whole)
 {
-	const int pieces = COLS / 8;
-	int cols = s.na + s.nb;
+	int r = threadIdx.x / 8, c = threadIdx.x % 8, cols = s.na + s.nb;
 
-#pragma unroll 4
-	for (int i = threadIdx.x; i < ROWS * pieces; i += THREADS) {
-		int r = i / pieces, c = i % pieces, row = row0 + r;
-		bool there = row >= run.from && row < run.to && (run.even || row_id(&t, row));
-		uint32_t to = tile + piece_at(ROWS, r, c);
-
-		if (whole) {
-			there = there && 8 * c < cols;
-			copy_16(to, there ? element(&s, row, 8 * c) : s.a, there);
-			continue;
+#pragma unroll
+	for (int p = 0; p < panels(COLS); p++) {
+		int col = PANEL_COLS * p + 8 * c;
+		if (col >= COLS)
+			break;
+		uint32_t to = tile + piece_at(ROWS, r, 8 * p + c);
+		const k3_bf16 *from = element(&s, row0 + r, col < cols ? col : 0);
+#pragma unroll
+		for (int m = 0; m < ROWS / 32; m++, to += 32 * PANEL_ROW_BYTES, from += 32 * s.ld) {
+			bool there = present >> m & 1;
+			if (whole) {
+				there = there && col < cols;
+				copy_16(to, there ? from : s.a, there);
+				continue;
+			}
+			uint4 raw = {0, 0, 0, 0};
+			k3_bf16 *x = reinterpret_cast<k3_bf16 *>(&raw);
+			for (int k = 0; k < 8; k++)
+				if (there && col + k < cols)
+					x[k] = *element(&s, row0 + r + 32 * m, col + k);
+			shared_store_16(to, raw);
 		}
-		uint4 raw = {0, 0, 0, 0};
-		k3_bf16 *x = reinterpret_cast<k3_bf16 *>(&raw);
-		for (int k = 0; k < 8; k++)
-			if (there && 8 * c + k < cols)
-				x[k] = *element(&s, row, 8 * c + k);
-		shared_store_16(to, raw);
 	}
 }
 
@@ -124,9 +145,8 @@ template <typename F>
 static inline void
 allow_shared(F *kernel, size_t bytes)
 {
-	K3_CUDA_CHECK(cudaFuncSetAttribute((const void *)kernel,
-					   cudaFuncAttributeMaxDynamicSharedMemorySize,
-					   (int)bytes));
+	K3_CUDA_CHECK(cudaFuncSetAttribute(
+		(const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
 }
 
 #endif

@@ -22,13 +22,13 @@
 enum { PANEL_COLS = 64, PANEL_ROW_BYTES = 128 };
 
 /** Panels of a tile of cols columns. */
-static constexpr int
+static __host__ __device__ constexpr int
 panels(int cols)
 {
 	return (cols + PANEL_COLS - 1) / PANEL_COLS;
 }
 
-static constexpr int
+static __host__ __device__ constexpr int
 tile_bytes(int rows, int cols)
 {
 	return panels(cols) * rows * PANEL_ROW_BYTES;
@@ -38,8 +38,7 @@ tile_bytes(int rows, int cols)
 static __device__ __forceinline__ uint32_t
 piece_at(int rows, int row, int piece)
 {
-	return (uint32_t)((piece / 8 * rows + row) * PANEL_ROW_BYTES +
-			  ((piece ^ row) & 7) * 16);
+	return (uint32_t)((piece / 8 * rows + row) * PANEL_ROW_BYTES + ((piece ^ row) & 7) * 16);
 }
 
 static __device__ __forceinline__ uint32_t
@@ -129,8 +128,7 @@ wgmma_wait(void)
 }
 
 #define K3_ACC4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
-#define K3_ACC16(d, i)                                                                             \
-	K3_ACC4(d, i), K3_ACC4(d, i + 4), K3_ACC4(d, i + 8), K3_ACC4(d, i + 12)
+#define K3_ACC16(d, i) K3_ACC4(d, i), K3_ACC4(d, i + 4), K3_ACC4(d, i + 8), K3_ACC4(d, i + 12)
 #define K3_REG16 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
 #define K3_REG24 K3_REG16 ",%16,%17,%18,%19,%20,%21,%22,%23"
 #define K3_REG32 K3_REG24 ",%24,%25,%26,%27,%28,%29,%30,%31"

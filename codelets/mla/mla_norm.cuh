@@ -1,80 +1,138 @@
-/* RMSNorm of the latents (model.md 2.1): a block of the grid has a row, and the factor is recomputed
- * rather than saved.  The gradient of the norm's weight is summed over runs of rows first, then over
- * the runs, in ascending order. */
+/* RMSNorm of the latents (model.md 2.1): a warp has a row, and the factor is recomputed rather than
+ * saved.  The gradient of the norm's weight is summed over the rows of a warp, over the warps of a
+ * block, then over the blocks, in ascending order. */
 #ifndef K3_MLA_NORM_CUH
 #define K3_MLA_NORM_CUH
 #include "../cuda/device.cuh"
 
-enum { NORM_THREADS = 256, NORM_RUNS = 256 };
+enum { NORM_WARPS = 8, NORM_THREADS = 32 * NORM_WARPS, NORM_BLOCKS = 256 };
 
 /* Rows of d elements, ld elements from one to the next. */
 template <typename T> struct norm_rows {
-	const T *x;
+	T *x;
 	size_t ld;
 };
 
-template <typename T>
-static __device__ __forceinline__ float
-norm_factor(const T *x, size_t d, float eps, float *part)
+template <typename T, int N>
+static __device__ __forceinline__ void
+norm_load(float *x, const T *from)
 {
-	float square = 0;
-
-	for (size_t c = threadIdx.x; c < d; c += NORM_THREADS)
-		square += wide(x[c]) * wide(x[c]);
-	return rsqrtf(block_sum(square, part) / (float)d + eps);
+	if (N == 1)
+		x[0] = wide(from[0]);
+	else
+		pack_load(x, from);
 }
 
-template <typename T>
-static __global__ void
-latent_norm(T *y, struct norm_rows<T> in, const float *w, size_t d, float eps)
+template <typename T, int N>
+static __device__ __forceinline__ void
+norm_store(T *to, const float *x)
 {
-	__shared__ float part[32];
-	const T *x = in.x + blockIdx.x * in.ld;
-	float r = norm_factor(x, d, eps, part);
-
-	for (size_t c = threadIdx.x; c < d; c += NORM_THREADS)
-		y[blockIdx.x * d + c] = narrow<T>(wide(x[c]) * r * w[c]);
+	if (N == 1)
+		to[0] = narrow<T>(x[0]);
+	else
+		pack_store(to, x);
 }
 
-/* Rows blockIdx.x * run .. of dx, and their part of dw in parts [blocks, d]. */
-template <typename T>
+template <typename T, int N>
 static __global__ void
-latent_norm_back(T *dx, size_t lddx, float *parts, const T *dy, struct norm_rows<T> in,
-		 const float *w, size_t t, size_t run, size_t d, float eps)
+latent_norm(T *y, struct norm_rows<const T> in, const float *w, size_t t, size_t d, float eps)
 {
-	__shared__ float part[32];
-	extern __shared__ float dw[];
-	size_t end = (blockIdx.x + 1) * run < t ? (blockIdx.x + 1) * run : t;
+	size_t row = (size_t)blockIdx.x * NORM_WARPS + threadIdx.x / 32;
+	const T *x = in.x + row * in.ld;
+	float square = 0, v[N], r;
 
-	for (size_t c = threadIdx.x; c < d; c += NORM_THREADS)
-		dw[c] = 0; /* a column belongs to one thread */
-	for (size_t row = blockIdx.x * run; row < end; row++) {
-		const T *x = in.x + row * in.ld, *g = dy + row * d;
-		float r = norm_factor(x, d, eps, part), dot = 0;
-		for (size_t c = threadIdx.x; c < d; c += NORM_THREADS)
-			dot += wide(g[c]) * w[c] * wide(x[c]);
-		float mean = block_sum(dot, part) * r / (float)d;
-		for (size_t c = threadIdx.x; c < d; c += NORM_THREADS) {
-			float n = wide(x[c]) * r, dn = wide(g[c]);
-			dx[row * lddx + c] = narrow<T>(r * (dn * w[c] - n * mean));
-			dw[c] += dn * n;
+	if (row >= t)
+		return;
+	for (size_t c = threadIdx.x % 32 * N; c < d; c += 32 * N) {
+		norm_load<T, N>(v, x + c);
+#pragma unroll
+		for (int k = 0; k < N; k++)
+			square += v[k] * v[k];
+	}
+	r = rsqrtf(warp_sum(square) / (float)d + eps);
+	for (size_t c = threadIdx.x % 32 * N; c < d; c += 32 * N) {
+		norm_load<T, N>(v, x + c);
+#pragma unroll
+		for (int k = 0; k < N; k++)
+			v[k] *= r * w[c + k];
+		norm_store<T, N>(y + row * d + c, v);
+	}
+}
+
+/* One row: dx, and its part of dw. */
+template <typename T, int N>
+static __device__ __forceinline__ void
+norm_row_back(T *dx, float *dw, const T *dy, const T *x, const float *w, size_t d, float eps)
+{
+	float square = 0, dot = 0, v[N], g[N];
+
+	for (size_t c = threadIdx.x % 32 * N; c < d; c += 32 * N) {
+		norm_load<T, N>(v, x + c);
+		norm_load<T, N>(g, dy + c);
+#pragma unroll
+		for (int k = 0; k < N; k++) {
+			square += v[k] * v[k];
+			dot += g[k] * w[c + k] * v[k];
 		}
 	}
-	for (size_t c = threadIdx.x; c < d; c += NORM_THREADS)
-		parts[blockIdx.x * d + c] = dw[c];
+	float r = rsqrtf(warp_sum(square) / (float)d + eps), mean = warp_sum(dot) * r / (float)d;
+	for (size_t c = threadIdx.x % 32 * N; c < d; c += 32 * N) {
+		norm_load<T, N>(v, x + c);
+		norm_load<T, N>(g, dy + c);
+#pragma unroll
+		for (int k = 0; k < N; k++) {
+			float n = v[k] * r;
+			dw[c + k] += g[k] * n;
+			v[k] = r * (g[k] * w[c + k] - n * mean);
+		}
+		norm_store<T, N>(dx + c, v);
+	}
+}
+
+/* A warp's rows are blockIdx.x * 8 + warp, and every gridDim.x * 8th; parts [blocks, d]. */
+template <typename T, int N>
+static __global__ void
+latent_norm_back(struct norm_rows<T> dx, float *parts, const T *dy, struct norm_rows<const T> in,
+		 const float *w, size_t t, size_t d, float eps)
+{
+	extern __shared__ float sums[]; /* [warps, d]; a lane's columns are its own */
+	float *dw = sums + threadIdx.x / 32 * d;
+
+	for (size_t c = threadIdx.x; c < NORM_WARPS * d; c += NORM_THREADS)
+		sums[c] = 0;
+	__syncthreads();
+	for (size_t row = (size_t)blockIdx.x * NORM_WARPS + threadIdx.x / 32; row < t;
+	     row += (size_t)gridDim.x * NORM_WARPS)
+		norm_row_back<T, N>(dx.x + row * dx.ld, dw, dy + row * d, in.x + row * in.ld, w, d,
+				    eps);
+	__syncthreads();
+	for (size_t c = threadIdx.x; c < d; c += NORM_THREADS) {
+		float sum = 0;
+		for (int i = 0; i < NORM_WARPS; i++)
+			sum += sums[i * d + c];
+		parts[blockIdx.x * d + c] = sum;
+	}
 }
 
 static __global__ void
-latent_norm_sum(float *dw, const float *parts, size_t runs, size_t d, int add)
+latent_norm_sum(float *dw, const float *parts, size_t blocks, size_t d, int add)
 {
 	size_t c = (size_t)blockIdx.x * NORM_THREADS + threadIdx.x;
 	float sum = 0;
 
 	if (c >= d)
 		return;
-	for (size_t i = 0; i < runs; i++)
+#pragma unroll 8
+	for (size_t i = 0; i < blocks; i++)
 		sum += parts[i * d + c];
 	dw[c] = add ? dw[c] + sum : sum;
+}
+
+/* Do rows begin at multiples of 16 bytes? */
+static inline bool
+norm_whole(const void *x, size_t ld, size_t d, size_t pack)
+{
+	return (uintptr_t)x % 16 == 0 && ld % pack == 0 && d % pack == 0;
 }
 
 template <typename T>
@@ -82,38 +140,75 @@ static void
 norm_forward(T *y, const T *x, size_t ldx, const float *w, size_t t, size_t d, float eps,
 	     const struct k3_cuda *cuda)
 {
-	struct norm_rows<T> in = {x, ldx};
+	const int n = k3_pack<T>::n;
+	cudaStream_t stream = (cudaStream_t)cuda->stream;
+	struct norm_rows<const T> in = {
+		x, ldx
+	};
+	unsigned blocks = blocks_for(t, NORM_WARPS);
 
 	if (t == 0)
 		return;
-	latent_norm<T><<<(unsigned)t, NORM_THREADS, 0, (cudaStream_t)cuda->stream>>>(y, in, w, d,
-										     eps);
+	if (norm_whole(x, ldx, d, n))
+		latent_norm<T, n><<<blocks, NORM_THREADS, 0, stream>>>(y, in, w, t, d, eps);
+	else
+		latent_norm<T, 1><<<blocks, NORM_THREADS, 0, stream>>>(y, in, w, t, d, eps);
 	K3_CUDA_LAUNCHED("latent_norm");
+}
+
+/** Blocks of norm_backward: the more rows, the more, up to a limit. */
+static inline size_t
+norm_blocks(size_t t)
+{
+	size_t blocks = (t + NORM_WARPS - 1) / NORM_WARPS;
+
+	return blocks < NORM_BLOCKS ? blocks : NORM_BLOCKS;
 }
 
 /** Bytes of scratch of norm_backward. */
 static inline size_t
 norm_scratch(size_t t, size_t d)
 {
-	return (t < NORM_RUNS ? t : NORM_RUNS) * d * sizeof(float);
+	return norm_blocks(t) * d * sizeof(float);
 }
 
+template <typename T, int N>
+static void
+launch_back(struct norm_rows<T> dx, const T *dy, struct norm_rows<const T> x, const float *w,
+	    size_t t, size_t d, float eps, const struct k3_cuda *cuda)
+{
+	size_t bytes = NORM_WARPS * d * sizeof(float);
+
+	K3_CUDA_CHECK(cudaFuncSetAttribute((const void *)latent_norm_back<T, N>,
+					   cudaFuncAttributeMaxDynamicSharedMemorySize,
+					   (int)bytes));
+	latent_norm_back<T, N>
+		<<<(unsigned)norm_blocks(t), NORM_THREADS, bytes, (cudaStream_t)cuda->stream>>>(
+			dx, (float *)cuda->scratch, dy, x, w, t, d, eps);
+	K3_CUDA_LAUNCHED("latent_norm_back");
+}
+
+/** dx with rows lddx apart; dw is added to or written; dy [t, d]. */
 template <typename T>
 static void
 norm_backward(T *dx, size_t lddx, float *dw, int add, const T *dy, const T *x, size_t ldx,
 	      const float *w, size_t t, size_t d, float eps, const struct k3_cuda *cuda)
 {
-	cudaStream_t stream = (cudaStream_t)cuda->stream;
-	struct norm_rows<T> in = {x, ldx};
-	size_t run = (t + NORM_RUNS - 1) / NORM_RUNS, runs = t ? (t + run - 1) / run : 0;
-	float *parts = (float *)cuda->scratch;
+	const int n = k3_pack<T>::n;
+	struct norm_rows<T> to = {
+		dx, lddx
+	};
+	struct norm_rows<const T> in = {
+		x, ldx
+	};
 
-	if (runs)
-		latent_norm_back<T><<<(unsigned)runs, NORM_THREADS, d * sizeof(float), stream>>>(
-			dx, lddx, parts, dy, in, w, t, run, d, eps);
-	K3_CUDA_LAUNCHED("latent_norm_back");
-	latent_norm_sum<<<blocks_for(d, NORM_THREADS), NORM_THREADS, 0, stream>>>(dw, parts, runs,
-										  d, add);
+	if (t && norm_whole(x, ldx, d, n) && norm_whole(dx, lddx, d, n))
+		launch_back<T, n>(to, dy, in, w, t, d, eps, cuda);
+	else if (t)
+		launch_back<T, 1>(to, dy, in, w, t, d, eps, cuda);
+	latent_norm_sum<<<blocks_for(d, NORM_THREADS), NORM_THREADS, 0,
+			  (cudaStream_t)cuda->stream>>>(dw, (const float *)cuda->scratch,
+							norm_blocks(t), d, add);
 	K3_CUDA_LAUNCHED("latent_norm_sum");
 }
 

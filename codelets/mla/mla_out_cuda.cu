@@ -109,9 +109,9 @@ gated(T *y, const T *zg, void *const *buf, const struct k3_mla_out_args *a,
 		if (total == 0)
 			continue;
 		if (a->v % pack == 0)
-			gate_fwd<T, pack><<<blocks_for(total, THREADS * pack), THREADS, 0,
-					    stream>>>(y + of.first, o, zg + of.first, hv, of.n,
-						      total);
+			gate_fwd<T, pack>
+				<<<blocks_for(total, THREADS * pack), THREADS, 0, stream>>>(
+					y + of.first, o, zg + of.first, hv, of.n, total);
 		else
 			gate_fwd<T, 1><<<blocks_for(total, THREADS), THREADS, 0, stream>>>(
 				y + of.first, o, zg + of.first, hv, of.n, total);
@@ -157,9 +157,9 @@ mla_out_bwd_dx(void *const *buf, const struct k3_mla_out_args *a, const struct k
 		if (total == 0)
 			continue;
 		if (a->v % pack == 0)
-			gate_bwd<T, pack><<<blocks, THREADS, 0, stream>>>(
-				da, delta, dzg + at, work + at, o, zg + at, hv, a->v, of.heads,
-				total);
+			gate_bwd<T, pack><<<blocks, THREADS, 0, stream>>>(da, delta, dzg + at,
+									  work + at, o, zg + at, hv,
+									  a->v, of.heads, total);
 		else
 			gate_bwd<T, 1><<<blocks, THREADS, 0, stream>>>(da, delta, dzg + at,
 								       work + at, o, zg + at, hv,

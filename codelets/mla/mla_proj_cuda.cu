@@ -25,7 +25,8 @@ mla_proj_fwd(void *const *buf, const struct k3_mla_proj_args *a, const struct k3
 	T *qa = (T *)buf[0], *work = (T *)buf[5];
 
 	k3_cuda_linear_fwd(cuda, type, qa, a->rq, 0, buf[4], a->d, buf, &a->wqa, 0, a->rq, a->t);
-	norm_forward<T>(work, qa, a->rq, (const float *)buf[a->qn.first], a->t, a->rq, a->eps, cuda);
+	norm_forward<T>(work, qa, a->rq, (const float *)buf[a->qn.first], a->t, a->rq, a->eps,
+			cuda);
 	k3_cuda_linear_fwd(cuda, type, buf[1], hq, 0, work, a->rq, buf, &a->wqb, 0, hq, a->t);
 	k3_cuda_linear_fwd(cuda, type, buf[2], ck, 0, buf[4], a->d, buf, &a->wkva, 0, ck, a->t);
 	k3_cuda_linear_fwd(cuda, type, buf[3], hv, 0, buf[4], a->d, buf, &a->wgate, 0, hv, a->t);
