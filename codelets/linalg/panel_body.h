@@ -20,6 +20,7 @@ enum { PANEL = 32, PANEL_LANES = K3_PANEL_LANES, TILE_ROWS = PANEL_LANES == 16 ?
 
 typedef float lanes __attribute__((vector_size(PANEL_LANES * 4), aligned(4), may_alias));
 typedef int32_t int_lanes __attribute__((vector_size(PANEL_LANES * 4), aligned(4), may_alias));
+typedef uint32_t bit_lanes __attribute__((vector_size(PANEL_LANES * 4), aligned(4), may_alias));
 
 #define PANEL_INLINE static inline __attribute__((always_inline))
 

@@ -65,7 +65,8 @@ exp_lanes(lanes x)
 	p = p * r + 1.6666667e-1f;
 	p = p * r + 0.5f;
 	p = p * (r * r) + r + 1.0f;
-	return p * (lanes)(((int_lanes)t << 23) + 0x3f800000);
+	/* without sign: the bits of a NaN may overflow */
+	return p * (lanes)(((bit_lanes)t << 23) + 0x3f800000u);
 }
 
 typedef float quarter __attribute__((vector_size(16), aligned(4), may_alias));
