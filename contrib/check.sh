@@ -77,10 +77,13 @@ all_listed()
 {
 	cd "$top" || return 1
 	unlisted=0
-	for file in $(find common planner codelets tasks drivers -name '*.[ch]') \
-		$(find tests -maxdepth 1 -name '*.[ch]') $(find tests/bench -name '*.[ch]'); do
+	for file in $(find common planner codelets tasks drivers -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh') \
+		$(find tests -maxdepth 1 -name '*.[ch]') $(find tests/bench tests/cuda -name '*.[ch]'); do
 		list=${file%%/*}/local.mk
 		case $file in
+		*.cu | *.cuh | codelets/cuda/*) word=$file list=codelets/cuda/local.mk ;;
+		tests/cuda/test_*) word=${file%.c} list=tests/cuda/local.mk ;;
+		tests/cuda/*) word=$file list=tests/cuda/local.mk ;;
 		tests/test_*) word=${file%.c} ;;
 		tests/bench/*) word=$file list=tests/bench/local.mk ;;
 		*) word=$file ;;

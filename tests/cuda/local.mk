@@ -1,4 +1,5 @@
-# Device tests; without a device they skip.  Built with --with-cuda and Criterion.
+# Device tests, which skip without a device, and programs that time kernels on one; built with --with-cuda and
+# Criterion.
 if HAVE_CUDA
 if HAVE_CRITERION
 cuda_tests = \
@@ -18,12 +19,23 @@ cuda_tests = \
 	tests/cuda/test_cuda_vit \
 	tests/cuda/test_cuda_vit_attn \
 	tests/cuda/test_cuda_vit_ends
-check_PROGRAMS += $(cuda_tests)
+cuda_times = \
+	tests/cuda/time_cuda_attn \
+	tests/cuda/time_cuda_kda \
+	tests/cuda/time_cuda_memory \
+	tests/cuda/time_cuda_moe
+check_PROGRAMS += $(cuda_tests) $(cuda_times)
 check_LTLIBRARIES += tests/cuda/libcase.la
 endif
 endif
 
-tests_cuda_libcase_la_SOURCES = tests/cuda/cuda_case.c tests/cuda/cuda_case.h
+tests_cuda_libcase_la_SOURCES = \
+	tests/cuda/cuda_case.c \
+	tests/cuda/cuda_case.h \
+	tests/cuda/kda_tile.h \
+	tests/cuda/route_case.c \
+	tests/cuda/route_case.h \
+	tests/cuda/vit_tiles.h
 
 tests_cuda_test_cuda_attn_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_attnres_LDADD = tests/cuda/libcase.la $(LDADD)
@@ -41,10 +53,17 @@ tests_cuda_test_cuda_optim_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_vit_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_vit_attn_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_vit_ends_LDADD = tests/cuda/libcase.la $(LDADD)
+tests_cuda_time_cuda_attn_LDADD = tests/cuda/libcase.la $(LDADD)
+tests_cuda_time_cuda_kda_LDADD = tests/cuda/libcase.la $(LDADD)
+tests_cuda_time_cuda_memory_LDADD = tests/cuda/libcase.la $(LDADD)
+tests_cuda_time_cuda_moe_LDADD = tests/cuda/libcase.la $(LDADD)
 
 EXTRA_DIST += \
 	tests/cuda/cuda_case.c \
 	tests/cuda/cuda_case.h \
+	tests/cuda/kda_tile.h \
+	tests/cuda/route_case.c \
+	tests/cuda/route_case.h \
 	tests/cuda/test_cuda_attn.c \
 	tests/cuda/test_cuda_attnres.c \
 	tests/cuda/test_cuda_embed.c \
@@ -60,4 +79,9 @@ EXTRA_DIST += \
 	tests/cuda/test_cuda_optim.c \
 	tests/cuda/test_cuda_vit.c \
 	tests/cuda/test_cuda_vit_attn.c \
-	tests/cuda/test_cuda_vit_ends.c
+	tests/cuda/test_cuda_vit_ends.c \
+	tests/cuda/time_cuda_attn.c \
+	tests/cuda/time_cuda_kda.c \
+	tests/cuda/time_cuda_memory.c \
+	tests/cuda/time_cuda_moe.c \
+	tests/cuda/vit_tiles.h
