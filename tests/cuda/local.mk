@@ -24,7 +24,8 @@ cuda_times = \
 	tests/cuda/time_cuda_kda \
 	tests/cuda/time_cuda_memory \
 	tests/cuda/time_cuda_moe
-check_PROGRAMS += $(cuda_tests) $(cuda_times)
+check_PROGRAMS += $(cuda_tests)
+EXTRA_PROGRAMS = $(cuda_times)
 check_LTLIBRARIES += tests/cuda/libcase.la
 endif
 endif
