@@ -132,6 +132,7 @@ diagonal(struct intra<T, KP> &s, T *p_out, int n, float scale)
 		if (r < n)
 			p_out[r * 64 + j] = narrow<T>(scale * p);
 	}
+	__syncthreads();
 }
 
 /* t = (I + diag(beta) m)^-1: forward substitution in the diagonal blocks, then block rows. */

@@ -1,9 +1,9 @@
 /* Gradients inside a chunk, second half: the decayed sums, the gate, and the kernel.
  *
- * Off the diagonal a sub-block's sum over others goes from the farthest to the nearest and decays
- * on the way (Horner), so every factor stays at or below 1. These products take TF32 at least, also
- * where the rest is bf16: the gates' gradient is a difference of such sums.  The diagonal takes the
- * differences of exponents pair by pair.
+ * A sub-block's sum over others goes from the farthest to the nearest and decays on the way (Horner),
+ * so no factor grows but inside a sub-block: to its pivot, by at most e^40 where g >= -5; without that
+ * bound the diagonal takes the differences of exponents pair by pair.  These products take TF32 at
+ * least, also where the rest is bf16: the gates' gradient is a difference of such sums.
  */
 #include "kda_local.cuh"
 
@@ -65,74 +65,118 @@ state_parts(struct local_regs<KP> *r, struct local_shared<T, KP> &sh, float scal
 	}
 }
 
-/* Row side: to += exp(l) sum over earlier sub-blocks of d [64, 64] times the decayed keys in side. */
+/* Exponents of column c in sub-block b: its end, and its pivot (the end or the beginning of the
+ * sub-block where gates have no bound). */
 template <typename T, int KP>
-static __device__ __forceinline__ void
-earlier_rows(float (*to)[4], const float *d, struct local_shared<T, KP> &sh)
+static __device__ __forceinline__ float
+end_of(const struct local_shared<T, KP> &sh, int b, int c)
 {
-	typedef struct local_shared<T, KP> S;
-	int block = (int)(threadIdx.x >> 5 & 3), half = (int)(threadIdx.x >> 7);
-	float c[KP / 16][4] = {};
-
-	for (int j = 0; j < block; j++) {
-#pragma unroll
-		EACH(i)
-		c[i >> 2][i & 3] *=
-			exp2_flush(sh.u.sums.l[(j * 16 + 15) * S::ldf + local_col(i, KP / 2)]);
-		product<false, false, sizeof(T) == 4, KP / 32>(
-			c, d + block * 16 * S::ld64 + j * 16, S::ld64,
-			sh.u.sums.side + j * 16 * S::ldf + half * KP / 2, S::ldf, 1);
-	}
-#pragma unroll
-	EACH(i)
-	to[i >> 2][i & 3] += c[i >> 2][i & 3] *
-			     exp2_flush(sh.u.sums.l[local_row(i) * S::ldf + local_col(i, KP / 2)]);
+	return sh.u.sums.l[(b * 16 + 15) * local_shared<T, KP>::ldf + c];
 }
 
-/* Column side: to += exp(l_last - l) sum over later sub-blocks of d^T times what side holds. */
 template <typename T, int KP>
+static __device__ __forceinline__ float
+pivot_of(const struct local_shared<T, KP> &sh, int b, int c, bool bounded, bool at_end)
+{
+	return bounded	? sh.u.sums.l[(b * 16 + PIVOT) * local_shared<T, KP>::ldf + c]
+	       : at_end ? end_of<T, KP>(sh, b, c)
+			: 0.0f;
+}
+
+/* c = (c 2^before + op(d) side) 2^after, by columns, with the rows of side in sub-block b. */
+template <typename T, int KP, bool TRANS>
 static __device__ __forceinline__ void
-later_rows(float (*to)[4], const float *d, struct local_shared<T, KP> &sh)
+horner(float (*c)[4], const float *d, const struct local_shared<T, KP> &sh, int b, bool bounded)
 {
 	typedef struct local_shared<T, KP> S;
-	int block = (int)(threadIdx.x >> 5 & 3), half = (int)(threadIdx.x >> 7);
-	float c[KP / 16][4] = {};
+	const int half = (int)(threadIdx.x >> 7) * KP / 2, block = (int)(threadIdx.x >> 5 & 3);
+	bool inside = b == block;
 
-	for (int j = 3; j > block; j--) {
-#pragma unroll
-		EACH(i)
-		c[i >> 2][i & 3] *=
-			exp2_flush(sh.u.sums.l[(j * 16 + 15) * S::ldf + local_col(i, KP / 2)]);
-		product<true, false, sizeof(T) == 4, KP / 32>(
-			c, d + j * 16 * S::ld64 + block * 16, S::ld64,
-			sh.u.sums.side + j * 16 * S::ldf + half * KP / 2, S::ldf, 1);
-	}
 #pragma unroll
 	EACH(i)
 	{
 		int col = local_col(i, KP / 2);
+		float pivot = pivot_of<T, KP>(sh, b, col, bounded, !TRANS);
 
-		to[i >> 2][i & 3] += c[i >> 2][i & 3] *
-				     exp2_flush(sh.u.sums.l[(block * 16 + 15) * S::ldf + col] -
-						sh.u.sums.l[local_row(i) * S::ldf + col]);
+		c[i >> 2][i & 3] *= exp2_flush(TRANS ? end_of<T, KP>(sh, b, col) - pivot : pivot);
+	}
+	product<TRANS, false, sizeof(T) == 4, KP / 32>(
+		c, d + (TRANS ? b * 16 * S::ld64 + block * 16 : block * 16 * S::ld64 + b * 16),
+		S::ld64, sh.u.sums.side + b * 16 * S::ldf + half, S::ldf, 1);
+#pragma unroll
+	EACH(i)
+	{
+		int col = local_col(i, KP / 2);
+		float pivot = pivot_of<T, KP>(sh, b, col, bounded, !TRANS);
+
+		if (!inside)
+			c[i >> 2][i & 3] *=
+				exp2_flush(TRANS ? pivot : end_of<T, KP>(sh, b, col) - pivot);
 	}
 }
 
-/* side = tile exp(l), or tile exp(l_last - l) with to_end. */
+/* Row side: to += the sum over earlier rows of d [64, 64] times the decayed keys in side; with a bound
+ * over those of the own sub-block too. */
 template <typename T, int KP>
 static __device__ __forceinline__ void
-decayed_side(struct local_shared<T, KP> &sh, const T *tile, bool to_end)
+earlier_rows(float (*to)[4], const float *d, struct local_shared<T, KP> &sh, bool bounded)
+{
+	int block = (int)(threadIdx.x >> 5 & 3);
+	float c[KP / 16][4] = {};
+
+	for (int b = 0; b < block + bounded; b++)
+		horner<T, KP, false>(c, d, sh, b, bounded);
+#pragma unroll
+	EACH(i)
+	{
+		int col = local_col(i, KP / 2);
+		float pivot = bounded ? pivot_of<T, KP>(sh, block, col, true, true) : 0.0f;
+		float l = sh.u.sums.l[local_row(i) * local_shared<T, KP>::ldf + col];
+
+		to[i >> 2][i & 3] += c[i >> 2][i & 3] * exp2_flush(l - pivot);
+	}
+}
+
+/* Column side: to += the sum over later rows of d^T times what side holds. */
+template <typename T, int KP>
+static __device__ __forceinline__ void
+later_rows(float (*to)[4], const float *d, struct local_shared<T, KP> &sh, bool bounded)
+{
+	int block = (int)(threadIdx.x >> 5 & 3);
+	float c[KP / 16][4] = {};
+
+	for (int b = 3; b > block - bounded; b--)
+		horner<T, KP, true>(c, d, sh, b, bounded);
+#pragma unroll
+	EACH(i)
+	{
+		int col = local_col(i, KP / 2);
+		float pivot = pivot_of<T, KP>(sh, block, col, bounded, true);
+		float l = sh.u.sums.l[local_row(i) * local_shared<T, KP>::ldf + col];
+
+		to[i >> 2][i & 3] += c[i >> 2][i & 3] * exp2_flush(pivot - l);
+	}
+}
+
+/* side = tile 2^(l - pivot), or tile 2^(pivot - l) for the row side. */
+template <typename T, int KP>
+static __device__ __forceinline__ void
+decayed_side(struct local_shared<T, KP> &sh, const T *tile, bool row_side, bool bounded)
 {
 	typedef struct local_shared<T, KP> S;
+	int c = (int)threadIdx.x % KP;
 
 	__syncthreads();
-	for (int i = (int)threadIdx.x; i < 64 * KP; i += LOCAL_THREADS) {
-		int r = i / KP, c = i % KP;
-		float l = sh.u.sums.l[r * S::ldf + c];
+	for (int b = 0; b < 4; b++) {
+		float pivot = pivot_of<T, KP>(sh, b, c, bounded, row_side);
 
-		if (to_end)
-			l = sh.u.sums.l[(r / 16 * 16 + 15) * S::ldf + c] - l;
-		sh.u.sums.side[r * S::ldf + c] = wide(tile[r * S::ld + c]) * exp2_flush(l);
+		for (int r = b * 16 + (int)threadIdx.x / KP; r < b * 16 + 16;
+		     r += LOCAL_THREADS / KP) {
+			float l = sh.u.sums.l[r * S::ldf + c] - pivot;
+
+			sh.u.sums.side[r * S::ldf + c] =
+				wide(tile[r * S::ld + c]) * exp2_flush(row_side ? -l : l);
+		}
 	}
 	__syncthreads();
 }
@@ -272,16 +316,17 @@ beta_gradient(const struct local_regs<KP> &r, struct local_shared<T, KP> &sh,
 /* The triangular sums and all that follows them. */
 template <typename T, int KP>
 static __device__ __forceinline__ void
-decayed_sums(struct local_regs<KP> *r, struct local_shared<T, KP> &sh)
+decayed_sums(struct local_regs<KP> *r, struct local_shared<T, KP> &sh, bool bounded)
 {
-	decayed_side<T, KP>(sh, sh.u.sums.k, true);
-	earlier_rows<T, KP>(r->dq, sh.u.sums.dp, sh);
-	earlier_rows<T, KP>(r->dx, sh.u.sums.dm, sh);
-	decayed_side<T, KP>(sh, sh.u.sums.q, false);
-	later_rows<T, KP>(r->dk_col, sh.u.sums.dp, sh);
-	decayed_side<T, KP>(sh, sh.u.sums.k, false);
-	later_rows<T, KP>(r->dk_col, sh.u.sums.dm, sh);
-	diagonal_sums<T, KP>(r, sh);
+	decayed_side<T, KP>(sh, sh.u.sums.k, true, bounded);
+	earlier_rows<T, KP>(r->dq, sh.u.sums.dp, sh, bounded);
+	earlier_rows<T, KP>(r->dx, sh.u.sums.dm, sh, bounded);
+	decayed_side<T, KP>(sh, sh.u.sums.q, false, bounded);
+	later_rows<T, KP>(r->dk_col, sh.u.sums.dp, sh, bounded);
+	decayed_side<T, KP>(sh, sh.u.sums.k, false, bounded);
+	later_rows<T, KP>(r->dk_col, sh.u.sums.dm, sh, bounded);
+	if (!bounded)
+		diagonal_sums<T, KP>(r, sh);
 }
 
 template <typename T, int KP>
@@ -315,7 +360,7 @@ one_chunk(float *da, float *db, struct local_shared<T, KP> &sh, const struct kda
 	gates_load<T, KP, LOCAL_THREADS>(sh.u.sums.l, sh.beta, h, x.a, order, e.n);
 	decays<KP, LOCAL_THREADS>(sh.u.sums.l, sh.before, sh.behind);
 	state_parts<T, KP>(&r, sh, x.a.scale);
-	decayed_sums<T, KP>(&r, sh);
+	decayed_sums<T, KP>(&r, sh, kda_bounded(x.a));
 	write_rows<T, KP>(r, sh, x, e, order, head);
 	gate_gradient<T, KP>(da, db, sh, x, e, order, head);
 	beta_gradient<T, KP>(r, sh, x, e, order, head);

@@ -81,6 +81,15 @@ copy_async(void *to, const void *from, bool live)
 }
 
 static __device__ __forceinline__ void
+copy_async_word(void *to, const void *from)
+{
+	asm volatile("cp.async.ca.shared.global [%0], [%1], 4;"
+		     :
+		     : "r"(shared_address(to)), "l"(from)
+		     : "memory");
+}
+
+static __device__ __forceinline__ void
 copy_commit(void)
 {
 	asm volatile("cp.async.commit_group;" ::: "memory");
