@@ -78,7 +78,8 @@ kda_order(const int32_t *layout)
 	return layout + K3_TL_HEAD + layout[K3_TL_ROWS];
 }
 
-/** Copies rows 0 .. n-1 of [64, COLS] from `from` (COLS apart) to a tile; rows behind become zero. */
+/** Copies rows 0 .. n-1 of [64, COLS] from `from` (COLS apart) to a tile; rows behind become
+ * zero. */
 template <typename T, int COLS, int THREADS>
 static __device__ __forceinline__ void
 tile_copy(T *to, const T *from, int n)

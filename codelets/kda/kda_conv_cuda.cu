@@ -1,8 +1,9 @@
-/* KDA's convolution, SiLU and l2 norm on CUDA, forward; kda_conv_cpu.c has the formulas and traps.
+/* KDA's convolution, SiLU and l2 norm on CUDA, forward; kda_conv_cpu.c has the formulas and
+ * traps.
  *
- * A warp has some positions of one head of q, k or v, a lane N neighbouring channels of it. Four taps
- * over a head of at most 32 N channels keep weights and result in registers; any other shape forms
- * the convolution twice, once for the norm and once for the result.
+ * A warp has some positions of one head of q, k or v, a lane N neighbouring channels of it. Four
+ * taps over a head of at most 32 N channels keep weights and result in registers; any other
+ * shape forms the convolution twice, once for the norm and once for the result.
  */
 #include "kda_conv.cuh"
 
@@ -69,8 +70,8 @@ position(T *qkv, float *rstd, const struct conv &c, const struct conv_place &x,
 	}
 }
 
-/* Positions i .. i+BATCH-1 of one document, four taps in registers: all inputs are asked for before the
- * first is used. */
+/* Positions i .. i+BATCH-1 of one document, four taps in registers: all inputs are asked for
+ * before the first is used. */
 template <typename T, int N>
 static __device__ __forceinline__ void
 batch(T *qkv, float *rstd, const struct conv &c, const struct conv_place &x, const int32_t *order,

@@ -1,9 +1,10 @@
 /* Gradients inside a chunk, second half: the decayed sums, the gate, and the kernel.
  *
- * A sub-block's sum over others goes from the farthest to the nearest and decays on the way (Horner),
- * so no factor grows but inside a sub-block: to its pivot, by at most e^40 where g >= -5; without that
- * bound the diagonal takes the differences of exponents pair by pair.  These products take TF32 at
- * least, also where the rest is bf16: the gates' gradient is a difference of such sums.
+ * A sub-block's sum over others goes from the farthest to the nearest and decays on the way
+ * (Horner), so no factor grows but inside a sub-block: to its pivot, by at most e^40 where g >=
+ * -5; without that bound the diagonal takes the differences of exponents pair by pair.  These
+ * products take TF32 at least, also where the rest is bf16: the gates' gradient is a difference
+ * of such sums.
  */
 #include "kda_local.cuh"
 
@@ -115,8 +116,8 @@ horner(float (*c)[4], const float *d, const struct local_shared<T, KP> &sh, int 
 	}
 }
 
-/* Row side: to += the sum over earlier rows of d [64, 64] times the decayed keys in side; with a bound
- * over those of the own sub-block too. */
+/* Row side: to += the sum over earlier rows of d [64, 64] times the decayed keys in side; with a
+ * bound over those of the own sub-block too. */
 template <typename T, int KP>
 static __device__ __forceinline__ void
 earlier_rows(float (*to)[4], const float *d, struct local_shared<T, KP> &sh, bool bounded)

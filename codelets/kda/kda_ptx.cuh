@@ -1,5 +1,5 @@
-/* The instructions that CUDA C++ has no word for: tensor cores, loads of their operands, copies past
- * the registers. */
+/* The instructions that CUDA C++ has no word for: tensor cores, loads of their operands, copies
+ * past the registers. */
 #ifndef K3_KDA_PTX_CUH
 #define K3_KDA_PTX_CUH
 
