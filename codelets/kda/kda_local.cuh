@@ -12,6 +12,9 @@
 
 enum { LOCAL_THREADS = 256, LOCAL_SLAB = 32 };
 
+/* Elements of a thread's piece. */
+#define EACH(i) for (int i = 0; i < KP / 4; i++)
+
 /* Element i of a lane's piece: row in the chunk, and column of a matrix whose half is `half`
  * wide. */
 static __device__ __forceinline__ int
