@@ -18,7 +18,7 @@ extern "C" {
 #include "../../common/op/kda.h"
 }
 
-enum { KDA_CHUNK = 64, KDA_SUB = 16, KDA_BV = 16 };
+enum { KDA_CHUNK = 64, KDA_SUB = 16, KDA_BV = 16, KDA_MAX_WIDTH = 128 };
 
 /* States that are in no slot. */
 enum { KDA_NONE = -1, KDA_OUTSIDE = -2 }; /* zero or not wanted; s_in, s_out */
@@ -78,7 +78,8 @@ kda_order(const int32_t *layout)
 	return layout + K3_TL_HEAD + layout[K3_TL_ROWS];
 }
 
-/** Copies rows 0 .. n-1 of [64, COLS] from `from` (COLS apart) to a tile; rows behind become zero. */
+/** Copies rows 0 .. n-1 of [64, COLS] from `from` (COLS apart) to a tile; rows behind become
+ * zero. */
 template <typename T, int COLS, int THREADS>
 static __device__ __forceinline__ void
 tile_copy(T *to, const T *from, int n)
@@ -105,7 +106,7 @@ template <typename T> void k3i_kda_local(const struct kda_task *x, const struct 
 static inline size_t
 k3i_kda_width(size_t k)
 {
-	return k <= 32 ? 32 : k <= 64 ? 64 : 128;
+	return k <= 32 ? 32 : k <= 64 ? 64 : KDA_MAX_WIDTH;
 }
 
 /** Blocks a head of the stages by chunks. */

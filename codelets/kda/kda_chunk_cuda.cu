@@ -97,6 +97,8 @@ task_of(void *const *buf, const struct k3_kda_chunk_args *a, uint32_t qkv, bool 
 	struct kda_task x = {};
 	size_t used;
 
+	/* wider heads have no kernel */
+	K3_CUDA_CHECK(a->k <= KDA_MAX_WIDTH ? cudaSuccess : cudaErrorInvalidValue);
 	x.a = *a;
 	x.qkv = buf[qkv];
 	x.f = buf[qkv + 1];

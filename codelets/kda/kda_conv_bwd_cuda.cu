@@ -38,8 +38,10 @@ da_at(float *da, const float *a, const struct conv_bwd &b, const struct strip &s
 		*dy = (const T *)b.dy + row * s.heads * 3 * b.c.k;
 	float vy[N], vdy[N], dot = 0, r = 1;
 
-	if (s.part < 2) {
-		r = b.rstd[row * 2 * b.c.h + s.head];
+#pragma unroll
+	for (int k = 0; k < N; k++)
+		vy[k] = vdy[k] = 0;
+	if (s.part < 2 && b.c.k > 32 * N) {
 		for (size_t ch = (size_t)s.lane * N; ch < b.c.k; ch += 32 * N) {
 			conv_load<T, N>(vy, y + s.col + ch);
 			conv_load<T, N>(vdy, dy + s.dcol + ch);
@@ -47,14 +49,18 @@ da_at(float *da, const float *a, const struct conv_bwd &b, const struct strip &s
 			for (int k = 0; k < N; k++)
 				dot += vy[k] * vdy[k];
 		}
-		dot = warp_sum(dot);
 	}
-#pragma unroll
-	for (int k = 0; k < N; k++)
-		vy[k] = vdy[k] = 0;
 	if (s.live) {
 		conv_load<T, N>(vy, y + s.col + s.ch);
 		conv_load<T, N>(vdy, dy + s.dcol + s.ch);
+	}
+	if (s.part < 2) {
+		r = b.rstd[row * 2 * b.c.h + s.head];
+		if (b.c.k <= 32 * N)
+#pragma unroll
+			for (int k = 0; k < N; k++)
+				dot += vy[k] * vdy[k];
+		dot = warp_sum(dot);
 	}
 #pragma unroll
 	for (int k = 0; k < N; k++) {

@@ -1,12 +1,13 @@
-/* KDA's convolution, SiLU and l2 norm on CUDA, forward; kda_conv_cpu.c has the formulas and traps.
+/* KDA's convolution, SiLU and l2 norm on CUDA, forward; kda_conv_cpu.c has the formulas and
+ * traps.
  *
- * A warp has some positions of one head of q, k or v, a lane N neighbouring channels of it. Four taps
- * over a head of at most 32 N channels keep weights and result in registers; any other shape forms
- * the convolution twice, once for the norm and once for the result.
+ * A warp has some positions of one head of q, k or v, a lane N neighbouring channels of it. Four
+ * taps over a head of at most 32 N channels keep weights and result in registers; any other
+ * shape forms the convolution twice, once for the norm and once for the result.
  */
 #include "kda_conv.cuh"
 
-enum { WARPS = 8, THREADS = 32 * WARPS, ROWS = 16 };
+enum { WARPS = 8, THREADS = 32 * WARPS, ROWS = 16, BATCH = 4 };
 
 /* y = SiLU of the convolution at position i; w: FAST's weights [4, N], else the taps in memory. */
 template <typename T, int N, bool FAST>
@@ -69,6 +70,55 @@ position(T *qkv, float *rstd, const struct conv &c, const struct conv_place &x,
 	}
 }
 
+/* Positions i .. i+BATCH-1 of one document, four taps in registers: all inputs are asked for
+ * before the first is used. */
+template <typename T, int N>
+static __device__ __forceinline__ void
+batch(T *qkv, float *rstd, const struct conv &c, const struct conv_place &x, const int32_t *order,
+      int i, size_t head, const float *w)
+{
+	int lane = (int)(threadIdx.x & 31);
+	size_t ch = (size_t)lane * N, at = head * c.k + ch;
+	float u[BATCH + 3][N], y[BATCH][N], r[BATCH];
+
+#pragma unroll
+	for (int j = 0; j < BATCH + 3; j++) {
+		int q = i - 3 + j;
+
+#pragma unroll
+		for (int k = 0; k < N; k++)
+			u[j][k] = 0;
+		if (ch < c.k && (j >= 3 || conv_has(c, x, q)))
+			conv_load<T, N>(u[j], conv_input<T>(c, order, q) + at);
+	}
+#pragma unroll
+	for (int b = 0; b < BATCH; b++) {
+		r[b] = 0;
+#pragma unroll
+		for (int k = 0; k < N; k++) {
+			float a = w[k] * u[b][k] + w[N + k] * u[b + 1][k];
+
+			a += w[2 * N + k] * u[b + 2][k];
+			a += w[3 * N + k] * u[b + 3][k];
+			y[b][k] = a * sigmoid(a);
+			r[b] += y[b][k] * y[b][k];
+		}
+	}
+#pragma unroll
+	for (int b = 0; b < BATCH; b++) {
+		size_t row = (size_t)order[i + b];
+
+		r[b] = head < 2 * c.h ? 1.0f / sqrtf(warp_sum(r[b]) + c.eps) : 1.0f;
+		if (head < 2 * c.h && lane == 0)
+			rstd[row * 2 * c.h + head] = r[b];
+#pragma unroll
+		for (int k = 0; k < N; k++)
+			y[b][k] *= r[b];
+		if (ch < c.k)
+			conv_store<T, N>(qkv + row * 3 * c.p + at, y[b]);
+	}
+}
+
 /* Zeros in the rows without a document. */
 template <typename T, int N>
 static __device__ __forceinline__ void
@@ -103,14 +153,19 @@ conv_fwd(T *qkv, float *rstd, struct conv c)
 		for (int k = 0; k < 4 * N; k++)
 			w[k] = ch < c.k ? taps[(ch + k % N) * 4 + k / N] : 0.0f;
 	}
-	for (; i < end; i++) {
-		if (conv_doc(c.layout)[i] == 0)
-			clear_hole<T, N>(qkv, rstd, c, (size_t)i, head);
-		if (i >= valid)
-			continue;
+	for (int row = i; row < end; row++)
+		if (conv_doc(c.layout)[row] == 0)
+			clear_hole<T, N>(qkv, rstd, c, (size_t)row, head);
+	end = end < valid ? end : valid;
+	while (i < end) {
 		if (i >= x.hi)
 			x = conv_locate(c.layout, i);
-		position<T, N, FAST>(qkv, rstd, c, x, order, i, head, w);
+		if (FAST && i + BATCH <= end && i + BATCH <= x.hi) {
+			batch<T, N>(qkv, rstd, c, x, order, i, head, w);
+			i += BATCH;
+		} else {
+			position<T, N, FAST>(qkv, rstd, c, x, order, i++, head, w);
+		}
 	}
 }
 

@@ -1,11 +1,12 @@
 /* Inside the chunks (model.md 3.4, 3.5): decays, the triangles M and Pq, the inverse, W and U.
  *
- * A block has one chunk of one head at a time.  Rows of sub-block I meet all earlier columns, and
- * their own, by products of decayed tiles; the pivot of the exponents is in the middle of I, so that
- * those above the diagonal of I, which are not wanted, stay finite where g >= -5.  Without that bound
- * the pivot is the beginning of I, and inside I the differences are taken pair by pair, which is safe
- * for any gate.  The inverse is float throughout.  Half of the channels at a time and memory that
- * serves twice leave room for two blocks of bf16 on a multiprocessor.
+ * A block has one chunk of one head at a time.  Rows of sub-block I meet all earlier columns,
+ * and their own, by products of decayed tiles; the pivot of the exponents is in the middle of I,
+ * so that those above the diagonal of I, which are not wanted, stay finite where g >= -5.
+ * Without that bound the pivot is the beginning of I, and inside I the differences are taken
+ * pair by pair, which is safe for any gate.  The inverse is float throughout.  Half of the
+ * channels at a time and memory that serves twice leave room for two blocks of bf16 on a
+ * multiprocessor.
  */
 #include "kda_rows.cuh"
 
@@ -132,6 +133,7 @@ diagonal(struct intra<T, KP> &s, T *p_out, int n, float scale)
 		if (r < n)
 			p_out[r * 64 + j] = narrow<T>(scale * p);
 	}
+	__syncthreads();
 }
 
 /* t = (I + diag(beta) m)^-1: forward substitution in the diagonal blocks, then block rows. */

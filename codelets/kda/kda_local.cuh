@@ -1,8 +1,9 @@
 /* Gradients inside a chunk (model.md 3.6), first half: the products with the states and with the
  * inverse.
  *
- * Eight warps share a chunk of one head: warp w has the rows of sub-block w % 4 and half w / 4 of the
- * columns, in every matrix, so that what one product leaves in registers meets the next one there.
+ * Eight warps share a chunk of one head: warp w has the rows of sub-block w % 4 and half w / 4
+ * of the columns, in every matrix, so that what one product leaves in registers meets the next
+ * one there.
  */
 #ifndef K3_KDA_LOCAL_CUH
 #define K3_KDA_LOCAL_CUH
@@ -11,7 +12,11 @@
 
 enum { LOCAL_THREADS = 256, LOCAL_SLAB = 32 };
 
-/* Element i of a lane's piece: row in the chunk, and column of a matrix whose half is `half` wide. */
+/* Elements of a thread's piece. */
+#define EACH(i) for (int i = 0; i < KP / 4; i++)
+
+/* Element i of a lane's piece: row in the chunk, and column of a matrix whose half is `half`
+ * wide. */
 static __device__ __forceinline__ int
 local_row(int i)
 {
@@ -104,8 +109,8 @@ local_state_at(const void *slots, int at, const float *outside, size_t head, siz
 	return s;
 }
 
-/* The products over v: r->dx = dV~ S^T, r->dq = dO S^T, r->dk_col = V~ dS^T, r->dp = dO V~^T, and the
- * thread's part of rowsum(S dS) in states[]. */
+/* The products over v: r->dx = dV~ S^T, r->dq = dO S^T, r->dk_col = V~ dS^T, r->dp = dO V~^T,
+ * and the thread's part of rowsum(S dS) in states[]. */
 template <typename T, int KP>
 static __device__ __forceinline__ void
 state_products(struct local_regs<KP> *r, struct local_shared<T, KP> &sh, const struct kda_task &x,

@@ -1,13 +1,5 @@
-/* Gradients inside a chunk, second half: the decayed sums, the gate, and the kernel.
- *
- * Off the diagonal a sub-block's sum over others goes from the farthest to the nearest and decays
- * on the way (Horner), so every factor stays at or below 1. These products take TF32 at least, also
- * where the rest is bf16: the gates' gradient is a difference of such sums.  The diagonal takes the
- * differences of exponents pair by pair.
- */
-#include "kda_local.cuh"
-
-#define EACH(i) for (int i = 0; i < KP / 4; i++)
+/* Gradients inside a chunk, second half: what follows the decayed sums, the gate, and the kernel. */
+#include "kda_sums.cuh"
 
 /* dp = s tril(dO V~^T) and dm = beta dL as tiles; dbeta += rowsum(dL M). */
 template <typename T, int KP>
@@ -62,110 +54,6 @@ state_parts(struct local_regs<KP> *r, struct local_shared<T, KP> &sh, float scal
 			sum[i] += __shfl_xor_sync(0xffffffffu, sum[i], step);
 		if ((threadIdx.x & 31) < 4)
 			sh.columns[block * KP + local_col((i >> 1) * 4 + (i & 1), KP / 2)] = sum[i];
-	}
-}
-
-/* Row side: to += exp(l) sum over earlier sub-blocks of d [64, 64] times the decayed keys in side. */
-template <typename T, int KP>
-static __device__ __forceinline__ void
-earlier_rows(float (*to)[4], const float *d, struct local_shared<T, KP> &sh)
-{
-	typedef struct local_shared<T, KP> S;
-	int block = (int)(threadIdx.x >> 5 & 3), half = (int)(threadIdx.x >> 7);
-	float c[KP / 16][4] = {};
-
-	for (int j = 0; j < block; j++) {
-#pragma unroll
-		EACH(i)
-		c[i >> 2][i & 3] *=
-			exp2_flush(sh.u.sums.l[(j * 16 + 15) * S::ldf + local_col(i, KP / 2)]);
-		product<false, false, sizeof(T) == 4, KP / 32>(
-			c, d + block * 16 * S::ld64 + j * 16, S::ld64,
-			sh.u.sums.side + j * 16 * S::ldf + half * KP / 2, S::ldf, 1);
-	}
-#pragma unroll
-	EACH(i)
-	to[i >> 2][i & 3] += c[i >> 2][i & 3] *
-			     exp2_flush(sh.u.sums.l[local_row(i) * S::ldf + local_col(i, KP / 2)]);
-}
-
-/* Column side: to += exp(l_last - l) sum over later sub-blocks of d^T times what side holds. */
-template <typename T, int KP>
-static __device__ __forceinline__ void
-later_rows(float (*to)[4], const float *d, struct local_shared<T, KP> &sh)
-{
-	typedef struct local_shared<T, KP> S;
-	int block = (int)(threadIdx.x >> 5 & 3), half = (int)(threadIdx.x >> 7);
-	float c[KP / 16][4] = {};
-
-	for (int j = 3; j > block; j--) {
-#pragma unroll
-		EACH(i)
-		c[i >> 2][i & 3] *=
-			exp2_flush(sh.u.sums.l[(j * 16 + 15) * S::ldf + local_col(i, KP / 2)]);
-		product<true, false, sizeof(T) == 4, KP / 32>(
-			c, d + j * 16 * S::ld64 + block * 16, S::ld64,
-			sh.u.sums.side + j * 16 * S::ldf + half * KP / 2, S::ldf, 1);
-	}
-#pragma unroll
-	EACH(i)
-	{
-		int col = local_col(i, KP / 2);
-
-		to[i >> 2][i & 3] += c[i >> 2][i & 3] *
-				     exp2_flush(sh.u.sums.l[(block * 16 + 15) * S::ldf + col] -
-						sh.u.sums.l[local_row(i) * S::ldf + col]);
-	}
-}
-
-/* side = tile exp(l), or tile exp(l_last - l) with to_end. */
-template <typename T, int KP>
-static __device__ __forceinline__ void
-decayed_side(struct local_shared<T, KP> &sh, const T *tile, bool to_end)
-{
-	typedef struct local_shared<T, KP> S;
-
-	__syncthreads();
-	for (int i = (int)threadIdx.x; i < 64 * KP; i += LOCAL_THREADS) {
-		int r = i / KP, c = i % KP;
-		float l = sh.u.sums.l[r * S::ldf + c];
-
-		if (to_end)
-			l = sh.u.sums.l[(r / 16 * 16 + 15) * S::ldf + c] - l;
-		sh.u.sums.side[r * S::ldf + c] = wide(tile[r * S::ld + c]) * exp2_flush(l);
-	}
-	__syncthreads();
-}
-
-/* Both sides inside the diagonal sub-block. */
-template <typename T, int KP>
-static __device__ __forceinline__ void
-diagonal_sums(struct local_regs<KP> *r, struct local_shared<T, KP> &sh)
-{
-	typedef struct local_shared<T, KP> S;
-	int first = (int)(threadIdx.x >> 5 & 3) * 16;
-	const float *dp = sh.u.sums.dp, *dm = sh.u.sums.dm;
-
-	for (int j = first; j < first + 16; j++) {
-#pragma unroll
-		EACH(i)
-		{
-			int row = local_row(i), c = local_col(i, KP / 2);
-			float at = sh.u.sums.l[row * S::ldf + c],
-			      other = sh.u.sums.l[j * S::ldf + c];
-			float w = exp2_flush(j <= row ? at - other : other - at);
-			float k = wide(sh.u.sums.k[j * S::ld + c]) * w;
-
-			if (j <= row) {
-				r->dq[i >> 2][i & 3] += dp[row * S::ld64 + j] * k;
-				r->dx[i >> 2][i & 3] += dm[row * S::ld64 + j] * k;
-			}
-			if (j >= row)
-				r->dk_col[i >> 2][i & 3] +=
-					dp[j * S::ld64 + row] * wide(sh.u.sums.q[j * S::ld + c]) *
-						w +
-					dm[j * S::ld64 + row] * k;
-		}
 	}
 }
 
@@ -269,21 +157,6 @@ beta_gradient(const struct local_regs<KP> &r, struct local_shared<T, KP> &sh,
 	}
 }
 
-/* The triangular sums and all that follows them. */
-template <typename T, int KP>
-static __device__ __forceinline__ void
-decayed_sums(struct local_regs<KP> *r, struct local_shared<T, KP> &sh)
-{
-	decayed_side<T, KP>(sh, sh.u.sums.k, true);
-	earlier_rows<T, KP>(r->dq, sh.u.sums.dp, sh);
-	earlier_rows<T, KP>(r->dx, sh.u.sums.dm, sh);
-	decayed_side<T, KP>(sh, sh.u.sums.q, false);
-	later_rows<T, KP>(r->dk_col, sh.u.sums.dp, sh);
-	decayed_side<T, KP>(sh, sh.u.sums.k, false);
-	later_rows<T, KP>(r->dk_col, sh.u.sums.dm, sh);
-	diagonal_sums<T, KP>(r, sh);
-}
-
 template <typename T, int KP>
 static __device__ __forceinline__ void
 one_chunk(float *da, float *db, struct local_shared<T, KP> &sh, const struct kda_task &x,
@@ -315,7 +188,7 @@ one_chunk(float *da, float *db, struct local_shared<T, KP> &sh, const struct kda
 	gates_load<T, KP, LOCAL_THREADS>(sh.u.sums.l, sh.beta, h, x.a, order, e.n);
 	decays<KP, LOCAL_THREADS>(sh.u.sums.l, sh.before, sh.behind);
 	state_parts<T, KP>(&r, sh, x.a.scale);
-	decayed_sums<T, KP>(&r, sh);
+	decayed_sums<T, KP>(&r, sh, kda_bounded(x.a));
 	write_rows<T, KP>(r, sh, x, e, order, head);
 	gate_gradient<T, KP>(da, db, sh, x, e, order, head);
 	beta_gradient<T, KP>(r, sh, x, e, order, head);

@@ -1,8 +1,8 @@
 /* Products of tiles in shared memory by one warp: c [16, 16 NT] += op(a) op(b).
  *
- * bf16 tiles meet in one instruction per 16 x 8 x 16.  float tiles are rounded to TF32; PRECISE adds
- * the products with what the rounding left (error about 2^-21 of the operands).  Rows of a tile are
- * its width plus 16 bytes apart, which keeps most of the loads free of bank conflicts.
+ * bf16 tiles meet in one instruction per 16 x 8 x 16.  float tiles are rounded to TF32; PRECISE
+ * adds the products with what the rounding left (error about 2^-21 of the operands).  Rows of a
+ * tile are its width plus 16 bytes apart, which keeps most of the loads free of bank conflicts.
  *
  * Lane l holds of a 16 x 8 piece of c: row l / 4 (c[0], c[1]) and 8 further down (c[2], c[3]),
  * columns l % 4 * 2 and the next.

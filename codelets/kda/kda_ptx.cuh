@@ -1,5 +1,5 @@
-/* The instructions that CUDA C++ has no word for: tensor cores, loads of their operands, copies past
- * the registers. */
+/* The instructions that CUDA C++ has no word for: tensor cores, loads of their operands, copies
+ * past the registers. */
 #ifndef K3_KDA_PTX_CUH
 #define K3_KDA_PTX_CUH
 
@@ -77,6 +77,15 @@ copy_async(void *to, const void *from, bool live)
 	asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
 		     :
 		     : "r"(shared_address(to)), "l"(from), "r"(live ? 16 : 0)
+		     : "memory");
+}
+
+static __device__ __forceinline__ void
+copy_async_word(void *to, const void *from)
+{
+	asm volatile("cp.async.ca.shared.global [%0], [%1], 4;"
+		     :
+		     : "r"(shared_address(to)), "l"(from)
 		     : "memory");
 }
 

@@ -1,8 +1,9 @@
 /* Rows of a chunk from the task's buffers to tiles, and its decays.
  *
  * Decays are exponents of 2 and never positive: l is the sum of g inside a sub-block of 16 rows,
- * inclusive; before[b] sums the sub-blocks in front of b and behind[b] those after it.  The trap: the
- * difference of two long sums would lose what the last rows say, so behind[] is summed by itself.
+ * inclusive; before[b] sums the sub-blocks in front of b and behind[b] those after it.  The
+ * trap: the difference of two long sums would lose what the last rows say, so behind[] is summed
+ * by itself.
  */
 #ifndef K3_KDA_ROWS_CUH
 #define K3_KDA_ROWS_CUH

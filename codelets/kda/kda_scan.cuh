@@ -1,6 +1,6 @@
-/* What the walks over the states share: a block has BV columns of one head's state and goes from chunk
- * to chunk; the state stays in registers, KP / 16 row blocks dealt to four warps.  For products it is
- * rounded to the kernels' type in shared memory; sums are float.
+/* What the walks over the states share: a block has BV columns of one head's state and goes from
+ * chunk to chunk; the state stays in registers, KP / 16 row blocks dealt to four warps.  For
+ * products it is rounded to the kernels' type in shared memory; sums are float.
  */
 #ifndef K3_KDA_SCAN_CUH
 #define K3_KDA_SCAN_CUH
@@ -27,6 +27,44 @@ template <int KP> struct scan_state {
 	static const int blocks = KP / 16, mine = (blocks + SCAN_WARPS - 1) / SCAN_WARPS;
 	float x[mine][2][4];
 };
+
+/* What a chunk needs beside its tiles; asked for long before it is used. */
+template <int KP> struct scan_ahead {
+	float last[KP];
+	int order[64];
+};
+
+/** Copies exp(G_last) and the row numbers of a chunk; part of the caller's group of copies. */
+template <int KP>
+static __device__ __forceinline__ void
+ahead_fetch(struct scan_ahead<KP> *to, const struct kda_task &x, const struct kda_entry &e,
+	    size_t head)
+{
+	size_t slot = e.to >= 0 ? (size_t)e.to : x.work.slots;
+	const float *last = x.work.last + (head * (x.work.slots + 1) + slot) * KP;
+	const int32_t *order = kda_order(x.layout) + e.row;
+	int i = (int)threadIdx.x;
+
+	if (e.to != KDA_NONE && i < KP / 4)
+		copy_async(to->last + 4 * i, last + 4 * i, true);
+	if (i < e.n)
+		copy_async_word(to->order + i, order + i);
+}
+
+/** Columns of a block in rows of an array by position, n of them. */
+template <typename T>
+static __device__ __forceinline__ void
+columns_fetch(T *to, const T *from, size_t vp, int n)
+{
+	const int pack = 16 / sizeof(T), packs = KDA_BV / pack;
+
+	for (int i = (int)threadIdx.x; i < 64 * packs; i += SCAN_THREADS) {
+		int r = i / packs, c = i % packs * pack;
+
+		copy_async(to + r * tile_ld<T>(KDA_BV) + c, from + (r < n ? (size_t)r * vp + c : 0),
+			   r < n);
+	}
+}
 
 #define EACH_STATE_BLOCK(m)                                                                        \
 	for (int m = 0; m < scan_state<KP>::mine; m++)                                             \

@@ -1,12 +1,13 @@
-/* KDA's states, chunk after chunk (model.md 3.4): V~ = U - W S, o = s Q exp(G) S + Pq V~,
- * S = exp(G_last) S + K-^T V~.  The next chunk's tiles are on their way meanwhile (bf16; float has no
- * room for two).  The backward's repetition keeps V~ and the entering states in place of o.
+/* KDA's states, chunk after chunk (model.md 3.4): V~ = U - W S, o = s Q exp(G) S + Pq V~, S =
+ * exp(G_last) S + K-^T V~.  The next chunk's tiles are on their way meanwhile (bf16; float has
+ * no room for two).  The backward's repetition keeps V~ and the entering states in place of o.
  */
 #include "kda_scan.cuh"
 
 template <typename T, int KP> struct scan_stage {
 	T w[64 * tile_ld<T>(KP)], kbar[64 * tile_ld<T>(KP)], qd[64 * tile_ld<T>(KP)];
-	T p[64 * tile_ld<T>(64)];
+	T p[64 * tile_ld<T>(64)], u[64 * tile_ld<T>(16)];
+	struct scan_ahead<KP> ahead;
 };
 
 template <typename T, int KP> struct scan_shared {
@@ -17,10 +18,10 @@ template <typename T, int KP> struct scan_shared {
 
 template <typename T, int KP>
 static __device__ __forceinline__ void
-fetch(struct scan_stage<T, KP> *to, const struct kda_scratch &w, size_t head, int chunk,
-      bool output)
+fetch(struct scan_stage<T, KP> *to, const struct kda_task &x, const struct kda_entry &e,
+      size_t head, bool output)
 {
-	struct kda_entry e = kda_entry_at(w, chunk);
+	const struct kda_scratch &w = x.work;
 	size_t at = head * w.t + (size_t)e.row;
 
 	tile_copy<T, KP, SCAN_THREADS>(to->w, (const T *)w.w + at * KP, e.n);
@@ -29,6 +30,8 @@ fetch(struct scan_stage<T, KP> *to, const struct kda_scratch &w, size_t head, in
 		tile_copy<T, KP, SCAN_THREADS>(to->qd, (const T *)w.qd + at * KP, e.n);
 		tile_copy<T, 64, SCAN_THREADS>(to->p, (const T *)w.p + at * 64, e.n);
 	}
+	columns_fetch<T>(to->u, (const T *)w.u + at * w.vp + blockIdx.x * KDA_BV, w.vp, e.n);
+	ahead_fetch<KP>(&to->ahead, x, e, head);
 	copy_commit();
 }
 
@@ -41,10 +44,10 @@ new_values(T *tile, float (*ws)[4], const T *u, T *keep, size_t vp, int n)
 
 #pragma unroll
 	for (int i = 0; i < 8; i++) {
-		int r = first + piece_row(i), c = piece_col(i);
-		float x = r < n ? wide(u[(size_t)r * vp + c]) - ws[i >> 2][i & 3] : 0.0f;
+		int r = first + piece_row(i), c = piece_col(i), at = r * tile_ld<T>(16) + c;
+		float x = wide(u[at]) - ws[i >> 2][i & 3];
 
-		tile[r * tile_ld<T>(16) + c] = narrow<T>(x);
+		tile[at] = narrow<T>(x);
 		if (keep && r < n)
 			keep[(size_t)r * vp + c] = narrow<T>(x);
 	}
@@ -76,26 +79,23 @@ step(struct scan_shared<T, KP> &sh, const struct scan_stage<T, KP> &g, struct sc
 	size_t head = blockIdx.y, at = head * x.work.t + (size_t)e.row, vp = x.work.vp;
 	int col = (int)blockIdx.x * KDA_BV, warp = (int)(threadIdx.x >> 5);
 	float ws[2][4] = {}, o[2][4] = {};
-	const T *u = (const T *)x.work.u + at * vp + col;
 	T *keep = output ? NULL : (T *)x.work.vt + at * vp + col;
 
 	product<false, false, sizeof(T) == 4, 1>(ws, g.w + warp * 16 * ld, ld, sh.s, ldv, KP / 16);
 	if (output)
 		product<false, false, sizeof(T) == 4, 1>(o, g.qd + warp * 16 * ld, ld, sh.s, ldv,
 							 KP / 16);
-	new_values<T>(sh.v, ws, u, keep, vp, e.n);
+	new_values<T>(sh.v, ws, g.u, keep, vp, e.n);
 	__syncthreads();
 	if (output) {
 		const T *p = g.p + warp * 16 * tile_ld<T>(64);
 
 		product<false, false, sizeof(T) == 4, 1>(o, p, tile_ld<T>(64), sh.v, ldv, warp + 1);
 		output_rows<T>((T *)x.o + (x.first + head) * x.a.v + col, (x.a.h1 - x.a.h0) * x.a.v,
-			       kda_order(x.layout) + e.row, e.n, (int)x.a.v - col, o);
+			       g.ahead.order, e.n, (int)x.a.v - col, o);
 	}
 	if (e.to != KDA_NONE) {
-		size_t slot = e.to >= 0 ? (size_t)e.to : x.work.slots;
-
-		state_decay<KP>(s, x.work.last + (head * (x.work.slots + 1) + slot) * KP);
+		state_decay<KP>(s, g.ahead.last);
 		state_add<T, KP>(s, g.kbar, sh.v);
 	}
 }
@@ -111,15 +111,23 @@ __launch_bounds__(SCAN_THREADS) scan_chunks(struct kda_task x, bool output)
 	const float *s_in = x.s_in ? x.s_in + (x.first + head) * kv : NULL;
 	float *s_out = x.s_out ? x.s_out + (x.first + head) * kv : NULL;
 	int chunks = x.work.table[0], col = (int)blockIdx.x * KDA_BV;
-	struct kda_entry e = {0, 0, KDA_OUTSIDE, KDA_NONE};
+	struct kda_entry e = {0, 0, KDA_OUTSIDE, KDA_NONE}, next = e, after = e;
 	struct scan_state<KP> s;
 
+	/* entries are read two chunks ahead: the copies of the next need them */
 	if (chunks > 0)
-		fetch<T, KP>(&sh.stage[0], x.work, head, 0, output);
+		next = kda_entry_at(x.work, 0);
+	if (chunks > 1)
+		after = kda_entry_at(x.work, 1);
+	if (chunks > 0)
+		fetch<T, KP>(&sh.stage[0], x, next, head, output);
 	for (int i = 0; i < chunks; i++) {
-		e = kda_entry_at(x.work, i);
+		e = next;
+		next = after;
+		if (i + 2 < chunks)
+			after = kda_entry_at(x.work, i + 2);
 		if (stages > 1 && i + 1 < chunks)
-			fetch<T, KP>(&sh.stage[(i + 1) % stages], x.work, head, i + 1, output);
+			fetch<T, KP>(&sh.stage[(i + 1) % stages], x, next, head, output);
 		if (e.from < 0)
 			state_load<KP>(&s, e.from == KDA_OUTSIDE ? s_in : NULL, col, x.a.k, x.a.v);
 		else if (!output)
@@ -136,7 +144,7 @@ __launch_bounds__(SCAN_THREADS) scan_chunks(struct kda_task x, bool output)
 		step<T, KP>(sh, sh.stage[i % stages], &s, x, e, output);
 		__syncthreads();
 		if (stages == 1 && i + 1 < chunks)
-			fetch<T, KP>(&sh.stage[0], x.work, head, i + 1, output);
+			fetch<T, KP>(&sh.stage[0], x, next, head, output);
 	}
 	if (!s_out || !output)
 		return;
