@@ -91,9 +91,9 @@ EXTRA_DIST += \
 	codelets/kda/kda_ptx.cuh \
 	codelets/kda/kda_rows.cuh \
 	codelets/kda/kda_scan.cuh \
-	codelets/kda/kda_sums.cuh \
 	codelets/kda/kda_scan_back_cuda.cu \
 	codelets/kda/kda_scan_cuda.cu \
+	codelets/kda/kda_sums.cuh \
 	codelets/kda/kda_table_cuda.cu \
 	codelets/loss/lm_head_cuda.cu \
 	codelets/loss/lm_head_grad_cuda.cu \
