@@ -26,6 +26,7 @@ EXTRA_DIST += \
 	codelets/moe/expert_cuda.cu \
 	codelets/moe/expert_finish.cuh \
 	codelets/moe/expert_fma.cu \
+	codelets/moe/expert_tiles.cuh \
 	codelets/moe/expert_wgmma.cu \
 	codelets/moe/expert_wgmma.cuh \
 	codelets/moe/fast_situ.cuh \
