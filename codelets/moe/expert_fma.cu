@@ -264,15 +264,12 @@ launch(const struct expert_task *task, const struct k3_cuda *cuda)
 {
 	size_t r = (size_t)task->r, f = (size_t)task->f, n2 = blocks_for(r, TILE);
 	bool narrow_out = PRODUCT == GATE_UP || PRODUCT == D_HIDDEN;
-	dim3 grid;
+	dim3 grid((unsigned)(task->tk / TILE + (size_t)task->experts),
+		  blocks_for(narrow_out ? f : r, TILE));
 
-	if (PRODUCT == WEIGHTS) {
-		grid.x = (unsigned)task->experts;
-		grid.y = (unsigned)(n2 * (blocks_for(2 * f, TILE) + blocks_for(f, TILE)));
-	} else {
-		grid.x = (unsigned)(task->tk / TILE + (size_t)task->experts);
-		grid.y = blocks_for(narrow_out ? f : r, TILE);
-	}
+	if (PRODUCT == WEIGHTS)
+		grid = dim3((unsigned)task->experts,
+			    (unsigned)n2 * (blocks_for(2 * f, TILE) + blocks_for(f, TILE)));
 	multiply<T, PRODUCT><<<grid, THREADS, 0, (cudaStream_t)cuda->stream>>>(*task);
 	K3_CUDA_LAUNCHED("multiply");
 }
@@ -298,8 +295,6 @@ void
 k3i_expert_fma(enum k3_cuda_type type, enum expert_product product, const struct expert_task *task,
 	       const struct k3_cuda *cuda)
 {
-	if (type == K3_CUDA_BF16)
-		launch_product<k3_bf16>(product, task, cuda);
-	else
-		launch_product<float>(product, task, cuda);
+	(type == K3_CUDA_BF16 ? launch_product<k3_bf16> : launch_product<float>)(product, task,
+										 cuda);
 }

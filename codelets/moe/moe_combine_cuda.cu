@@ -176,17 +176,26 @@ combine_gradient(T *dys, float *part, const float *dn, const T *y, const float *
 	}
 }
 
+/* A block adds up 32 columns: each warp a run of parts, then the warps' sums in order. */
 static __global__ void
 add_parts(float *dnorm, const float *part, size_t parts, size_t r, int accumulate)
 {
-	size_t c = (size_t)blockIdx.x * ADD_THREADS + threadIdx.x;
+	__shared__ float sums[ROW_WARPS][32];
+	int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+	size_t c = (size_t)blockIdx.x * 32 + lane, run = (parts + ROW_WARPS - 1) / ROW_WARPS,
+	       from = warp * run, to = from + run < parts ? from + run : parts;
 	float sum = 0;
 
-	if (c >= r)
-		return;
+	if (c < r)
 #pragma unroll 8
-	for (size_t i = 0; i < parts; i++)
-		sum += part[i * r + c];
+		for (size_t i = from; i < to; i++)
+			sum += part[i * r + c];
+	sums[warp][lane] = sum;
+	__syncthreads();
+	if (warp > 0 || c >= r)
+		return;
+	for (int i = 1; i < ROW_WARPS; i++)
+		sum += sums[i][lane];
 	dnorm[c] = accumulate ? dnorm[c] + sum : sum;
 }
 
@@ -258,7 +267,7 @@ moe_combine_bwd_dx(void *const *buf, const struct k3_moe_combine_args *a,
 		launch_gradient<T, n>(buf, dn, a, cuda);
 	else if (a->t)
 		launch_gradient<T, 1>(buf, dn, a, cuda);
-	add_parts<<<blocks_for(a->r, ADD_THREADS), ADD_THREADS, 0, (cudaStream_t)cuda->stream>>>(
+	add_parts<<<blocks_for(a->r, 32), 32 * ROW_WARPS, 0, (cudaStream_t)cuda->stream>>>(
 		dnorm, (const float *)cuda->scratch, parts, a->r, (int)a->dnorm.accumulate);
 	K3_CUDA_LAUNCHED("add_parts");
 }
