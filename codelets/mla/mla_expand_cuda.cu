@@ -1,6 +1,7 @@
 /* Expansion of compressed keys and values on CUDA (model.md 4).  The shared key part is neither
  * normalised nor rotated: it travels at the end of each row, and its gradient is the sum over the
  * groups of heads in ascending order. */
+#include "mla_gemm.cuh"
 #include "mla_norm.cuh"
 
 extern "C" {
@@ -103,14 +104,14 @@ template <typename T>
 static void
 mla_expand_bwd_dx(void *const *buf, const struct k3_mla_expand_args *a, const struct k3_cuda *cuda)
 {
-	T *dc = (T *)buf[0], *dlat = (T *)buf[2];
+	T *dc = (T *)buf[0];
+	float *dlat = (float *)buf[2];
 	size_t ck = a->rkv + a->rope;
 
 	for (uint32_t g = 0; g < a->dkv.n; g++) {
 		size_t first, n = group_rows(a, g, &first);
-		k3_cuda_linear_dx(cuda, k3_type<T>::id, dlat, a->rkv, g ? 1.0f : 0.0f,
-				  buf[a->dkv.first + g], n + a->rope, buf, &a->wkvb, first,
-				  first + n, a->t);
+		linear_dx_float<T>(cuda, dlat, g > 0, (const T *)buf[a->dkv.first + g], n + a->rope,
+				   buf, &a->wkvb, first, first + n, a->t);
 	}
 	sum_groups<T>(buf, a, cuda);
 	norm_backward<T>(dc, ck, (float *)buf[a->dkn.first], (int)a->dkn.accumulate, dlat,

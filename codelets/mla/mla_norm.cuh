@@ -3,7 +3,7 @@
  * block, then over the blocks, in ascending order. */
 #ifndef K3_MLA_NORM_CUH
 #define K3_MLA_NORM_CUH
-#include "../cuda/device.cuh"
+#include "mla_gemm.cuh"
 
 enum { NORM_WARPS = 8, NORM_THREADS = 32 * NORM_WARPS, NORM_BLOCKS = 256 };
 
@@ -62,13 +62,13 @@ latent_norm(T *y, struct norm_rows<const T> in, const float *w, size_t t, size_t
 /* One row: dx, and its part of dw. */
 template <typename T, int N>
 static __device__ __forceinline__ void
-norm_row_back(T *dx, float *dw, const T *dy, const T *x, const float *w, size_t d, float eps)
+norm_row_back(T *dx, float *dw, const float *dy, const T *x, const float *w, size_t d, float eps)
 {
 	float square = 0, dot = 0, v[N], g[N];
 
 	for (size_t c = threadIdx.x % 32 * N; c < d; c += 32 * N) {
 		norm_load<T, N>(v, x + c);
-		norm_load<T, N>(g, dy + c);
+		load_floats<N>(g, dy + c);
 #pragma unroll
 		for (int k = 0; k < N; k++) {
 			square += v[k] * v[k];
@@ -78,7 +78,7 @@ norm_row_back(T *dx, float *dw, const T *dy, const T *x, const float *w, size_t 
 	float r = rsqrtf(warp_sum(square) / (float)d + eps), mean = warp_sum(dot) * r / (float)d;
 	for (size_t c = threadIdx.x % 32 * N; c < d; c += 32 * N) {
 		norm_load<T, N>(v, x + c);
-		norm_load<T, N>(g, dy + c);
+		load_floats<N>(g, dy + c);
 #pragma unroll
 		for (int k = 0; k < N; k++) {
 			float n = v[k] * r;
@@ -92,8 +92,8 @@ norm_row_back(T *dx, float *dw, const T *dy, const T *x, const float *w, size_t 
 /* A warp's rows are blockIdx.x * 8 + warp, and every gridDim.x * 8th; parts [blocks, d]. */
 template <typename T, int N>
 static __global__ void
-latent_norm_back(struct norm_rows<T> dx, float *parts, const T *dy, struct norm_rows<const T> in,
-		 const float *w, size_t t, size_t d, float eps)
+latent_norm_back(struct norm_rows<T> dx, float *parts, const float *dy,
+		 struct norm_rows<const T> in, const float *w, size_t t, size_t d, float eps)
 {
 	extern __shared__ float sums[]; /* [warps, d]; a lane's columns are its own */
 	float *dw = sums + threadIdx.x / 32 * d;
@@ -174,7 +174,7 @@ norm_scratch(size_t t, size_t d)
 
 template <typename T, int N>
 static void
-launch_back(struct norm_rows<T> dx, const T *dy, struct norm_rows<const T> x, const float *w,
+launch_back(struct norm_rows<T> dx, const float *dy, struct norm_rows<const T> x, const float *w,
 	    size_t t, size_t d, float eps, const struct k3_cuda *cuda)
 {
 	size_t bytes = NORM_WARPS * d * sizeof(float);
@@ -191,7 +191,7 @@ launch_back(struct norm_rows<T> dx, const T *dy, struct norm_rows<const T> x, co
 /** dx with rows lddx apart; dw is added to or written; dy [t, d]. */
 template <typename T>
 static void
-norm_backward(T *dx, size_t lddx, float *dw, int add, const T *dy, const T *x, size_t ldx,
+norm_backward(T *dx, size_t lddx, float *dw, int add, const float *dy, const T *x, size_t ldx,
 	      const float *w, size_t t, size_t d, float eps, const struct k3_cuda *cuda)
 {
 	const int n = k3_pack<T>::n;

@@ -1,7 +1,7 @@
 /* Gated output of MLA on CUDA (model.md 4).  Groups of heads have outputs of their own, so a group's
- * rows are columns of the gate.  delta is the product of what is stored: da after rounding, as the
- * attention reads it. */
-#include "../cuda/device.cuh"
+ * rows are columns of the gate.  The gradient of the gated output stays float, and delta is the product
+ * of da before rounding. */
+#include "mla_gemm.cuh"
 
 extern "C" {
 #include "../../common/op/mla.h"
@@ -61,35 +61,35 @@ gate_fwd(T *y, const T *o, const T *z, size_t hv, size_t n, size_t total)
 	store<T, N>(y + at, x);
 }
 
-/* A warp has one head of one row; delta [t, heads]. */
-template <typename T, int N>
+/* LANES lanes have one head of one row; delta [t, heads]. */
+template <typename T, int N, int LANES>
 static __global__ void
-gate_bwd(T *da, float *delta, T *dz, const T *dy, const T *o, const T *z, size_t hv, size_t v,
+gate_bwd(T *da, float *delta, T *dz, const float *dy, const T *o, const T *z, size_t hv, size_t v,
 	 size_t heads, size_t total)
 {
-	size_t i = (size_t)blockIdx.x * (THREADS / 32) + threadIdx.x / 32;
+	size_t i = (size_t)blockIdx.x * (THREADS / LANES) + threadIdx.x / LANES;
+	size_t at = i / heads * hv + i % heads * v, from = threadIdx.x % LANES * N;
 	float sum = 0;
 
-	if (i >= total)
-		return;
-	size_t at = i / heads * hv + i % heads * v;
-	for (size_t c = threadIdx.x % 32 * N; c < v; c += 32 * N) {
+	for (size_t c = i < total ? from : v; c < v; c += LANES * N) {
 		float g[N], x[N], gate[N], dgate[N];
-		load<T, N>(g, dy + at + c);
+		load_floats<N>(g, dy + at + c);
 		load<T, N>(x, o + i * v + c);
 		load<T, N>(gate, z + at + c);
 #pragma unroll
 		for (int k = 0; k < N; k++) {
 			float s = sigmoid(gate[k]);
 			dgate[k] = g[k] * x[k] * s * (1.0f - s);
-			g[k] = wide(narrow<T>(g[k] * s));
+			g[k] *= s;
 			sum += g[k] * x[k];
 		}
 		store<T, N>(da + i * v + c, g);
 		store<T, N>(dz + at + c, dgate);
 	}
-	sum = warp_sum(sum);
-	if (threadIdx.x % 32 == 0)
+#pragma unroll
+	for (int step = LANES / 2; step > 0; step >>= 1)
+		sum += __shfl_xor_sync(0xffffffffu, sum, step);
+	if (i < total && from == 0)
 		delta[i] = sum;
 }
 
@@ -135,36 +135,40 @@ mla_out_fwd(void *const *buf, const struct k3_mla_out_args *a, const struct k3_c
 			   buf, &a->wo, 0, a->d, a->t);
 }
 
+/* One group; work holds the gradient of the gated output. */
+template <typename T, int N, int LANES>
+static void
+launch_bwd(void *const *buf, const struct k3_mla_out_args *a, uint32_t g, const float *work,
+	   const struct k3_cuda *cuda)
+{
+	struct group of = group_of(a, g);
+	size_t total = a->t * of.heads;
+
+	gate_bwd<T, N, LANES>
+		<<<blocks_for(total, THREADS / LANES), THREADS, 0, (cudaStream_t)cuda->stream>>>(
+			(T *)buf[a->da.first + g], (float *)buf[a->delta.first + g],
+			(T *)buf[0] + of.first, work + of.first, (const T *)buf[a->o.first + g],
+			(const T *)buf[2] + of.first, a->h * a->v, a->v, of.heads, total);
+	K3_CUDA_LAUNCHED("gate_bwd");
+}
+
 template <typename T>
 static void
 mla_out_bwd_dx(void *const *buf, const struct k3_mla_out_args *a, const struct k3_cuda *cuda)
 {
 	const int pack = k3_pack<T>::n;
-	cudaStream_t stream = (cudaStream_t)cuda->stream;
-	T *dzg = (T *)buf[0], *work = (T *)buf[3];
-	const T *zg = (const T *)buf[2];
-	size_t hv = a->h * a->v;
+	float *work = (float *)buf[3];
 
-	k3_cuda_linear_dx(cuda, k3_type<T>::id, work, hv, 0, buf[1], a->d, buf, &a->wo, 0, a->d,
-			  a->t);
-	for (uint32_t g = 0; g < a->o.n; g++) {
-		struct group of = group_of(a, g);
-		const T *o = (const T *)buf[a->o.first + g];
-		T *da = (T *)buf[a->da.first + g];
-		float *delta = (float *)buf[a->delta.first + g];
-		size_t total = a->t * of.heads, at = of.first;
-		unsigned blocks = blocks_for(total, THREADS / 32);
-		if (total == 0)
-			continue;
-		if (a->v % pack == 0)
-			gate_bwd<T, pack><<<blocks, THREADS, 0, stream>>>(da, delta, dzg + at,
-									  work + at, o, zg + at, hv,
-									  a->v, of.heads, total);
+	linear_dx_float<T>(cuda, work, 0, (const T *)buf[1], a->d, buf, &a->wo, 0, a->d, a->t);
+	for (uint32_t g = 0; a->t && g < a->o.n; g++) {
+		if (a->v % pack)
+			launch_bwd<T, 1, 32>(buf, a, g, work, cuda);
+		else if (a->v <= (size_t)8 * pack)
+			launch_bwd<T, pack, 8>(buf, a, g, work, cuda);
+		else if (a->v <= (size_t)16 * pack)
+			launch_bwd<T, pack, 16>(buf, a, g, work, cuda);
 		else
-			gate_bwd<T, 1><<<blocks, THREADS, 0, stream>>>(da, delta, dzg + at,
-								       work + at, o, zg + at, hv,
-								       a->v, of.heads, total);
-		K3_CUDA_LAUNCHED("gate_bwd");
+			launch_bwd<T, pack, 32>(buf, a, g, work, cuda);
 	}
 }
 

@@ -1,4 +1,5 @@
 /* MLA projections on CUDA (model.md 4): products by cuBLASLt around the norm of the query latent. */
+#include "mla_gemm.cuh"
 #include "mla_norm.cuh"
 
 extern "C" {
@@ -38,12 +39,13 @@ mla_proj_bwd_dx(void *const *buf, const struct k3_mla_proj_args *a, const struct
 {
 	const enum k3_cuda_type type = k3_type<T>::id;
 	size_t ck = a->rkv + a->rope, hv = a->h * a->v;
-	T *dx = (T *)buf[0], *dqa = (T *)buf[1], *dlat = (T *)buf[5];
+	T *dx = (T *)buf[0], *dqa = (T *)buf[1];
+	float *dlat = (float *)buf[5];
 
 	for (uint32_t g = 0; g < a->dq.n; g++) {
 		size_t first, n = group_rows(a, g, &first);
-		k3_cuda_linear_dx(cuda, type, dlat, a->rq, g ? 1.0f : 0.0f, buf[a->dq.first + g], n,
-				  buf, &a->wqb, first, first + n, a->t);
+		linear_dx_float<T>(cuda, dlat, g > 0, (const T *)buf[a->dq.first + g], n, buf,
+				   &a->wqb, first, first + n, a->t);
 	}
 	norm_backward<T>(dqa, a->rq, (float *)buf[a->dqn.first], (int)a->dqn.accumulate, dlat,
 			 (const T *)buf[4], a->rq, (const float *)buf[a->qn.first], a->t, a->rq,
