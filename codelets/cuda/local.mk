@@ -100,6 +100,7 @@ EXTRA_DIST += \
 	codelets/loss/loss_sum_cuda.cu \
 	codelets/mla/mla_attn_cuda.cu \
 	codelets/mla/mla_expand_cuda.cu \
+	codelets/mla/mla_gemm.cuh \
 	codelets/mla/mla_norm.cuh \
 	codelets/mla/mla_out_cuda.cu \
 	codelets/mla/mla_proj_cuda.cu \
