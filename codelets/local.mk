@@ -53,6 +53,7 @@ libk3_la_SOURCES += \
 	codelets/optim/router_bias_cpu.c \
 	codelets/vec/vec.h \
 	codelets/vec/vec_act.h \
+	codelets/vec/vec_bf16.h \
 	codelets/vec/vec_avx2_cpu.c \
 	codelets/vec/vec_avx512_cpu.c \
 	codelets/vec/vec_cpu.c \

@@ -19,6 +19,7 @@ k3i_builder_init(struct k3_builder *b, const struct k3_model *model)
 	memset(b, 0, sizeof(*b));
 	b->model = model;
 	b->config = &model->config;
+	b->act = model->options.dtype;
 	struct k3_arena *arena = k3i_arena_create();
 	if (!arena)
 		return K3_ENOMEM;
@@ -56,11 +57,18 @@ k3i_builder_init(struct k3_builder *b, const struct k3_model *model)
 		b->grad[i] = (struct k3_view){ids + model->n_blocks, ps->param[i].n_blocks,
 					      ps->param[i].block_rows};
 		for (size_t k = 0; k < ps->param[i].n_blocks; k++, ids++) {
-			ids[0] = model->param_block[i] + (uint32_t)k;
-			ids[model->n_blocks] = ids[0] + model->n_blocks;
+			uint32_t block = model->param_block[i] + (uint32_t)k;
+			ids[0] = k3i_source(model, block);
+			ids[model->n_blocks] = block + model->n_blocks;
 		}
 	}
 	return K3_OK;
+}
+
+uint32_t
+k3i_source(const struct k3_model *model, uint32_t block)
+{
+	return model->copy[block] == K3_NO_DATUM ? block : (uint32_t)model->copy[block];
 }
 
 int
@@ -244,6 +252,7 @@ k3i_task(struct k3_builder *b, enum k3_op op, int layer, int tile, int group, si
 		.group = group,
 		.first_access = (uint32_t)p->n_access,
 		.pos = take_position(b),
+		.plan = p,
 		.args = args,
 		.comm = -1,
 		.peer = -1,
@@ -280,6 +289,24 @@ param_bytes(const struct k3_builder *b)
 	return bytes;
 }
 
+/* Float copies of the current task's bf16 operands, each from a cache line on. */
+static size_t
+wide_bytes(const struct k3_builder *b)
+{
+	const struct k3_task *t = b->cur;
+	size_t bytes = 0;
+
+	if (b->act == K3_F32 || t->comm >= 0 || k3_op_takes_bf16((enum k3_op)t->op))
+		return 0;
+	for (uint32_t i = 0; i < t->n_access; i++) {
+		const struct k3_datum *d =
+			&b->plan->data[b->plan->access[t->first_access + i].datum];
+		if (d->dtype == K3_BF16)
+			bytes += k3_wide_bytes(d);
+	}
+	return bytes;
+}
+
 void
 k3i_task_end(struct k3_builder *b, double flops, double bytes)
 {
@@ -292,6 +319,7 @@ k3i_task_end(struct k3_builder *b, double flops, double bytes)
 		t->bytes = bytes > 0 ? bytes : k3i_moved_bytes(b, 0, t->n_access);
 		/* rows of a table that are looked up are fewer than the table */
 		t->param_bytes = fmin(param_bytes(b), t->bytes);
+		t->wide_bytes = wide_bytes(b);
 		t->cost_us = k3_machine_cost_us(&b->model->machine, (enum k3_op)t->op, flops,
 						t->bytes, t->param_bytes);
 	}

@@ -23,7 +23,8 @@ struct k3_builder {
 	size_t cap_data, cap_tasks, cap_access;
 	struct k3_task *cur; /* task being built */
 	uint8_t pass;
-	bool phantom; /* tasks take positions and keep data alive, but are not there */
+	enum k3_dtype act; /* of operands that are no fp32 island */
+	bool phantom;	   /* tasks take positions and keep data alive, but are not there */
 	uint32_t pos;
 	int status; /* first failure; later calls do nothing */
 	/* where a build that has failed writes: arguments of tasks; arrays of datum indices */
@@ -40,6 +41,9 @@ int k3i_builder_finish(struct k3_builder *b, struct k3_plan **plan);
 uint32_t k3i_data(struct k3_builder *b, const char *what, enum k3_data_kind kind,
 		  enum k3_dtype dtype, int layer, int tile, int index, size_t rows,
 		  size_t nominal_rows, size_t row_elems);
+
+/** Persistent datum that tasks read in the place of a row block: its bf16 copy, or the block itself. */
+uint32_t k3i_source(const struct k3_model *model, uint32_t block);
 
 /** Begins a task and takes its position; args of args_bytes are zeroed.  In phantom mode that is all:
  * what follows up to k3i_task_end extends lifetimes, without an access. */

@@ -12,8 +12,8 @@ const char *
 k3_data_kind_name(enum k3_data_kind kind)
 {
 	static const char *const name[K3_N_DATA_KINDS] = {
-		"parameters", "gradients",   "first_moments", "second_moments", "buffers",
-		"inputs",     "activations", "work",	      "gathered",
+		"parameters", "gradients", "first_moments", "second_moments", "copies",
+		"buffers",    "inputs",	   "activations",   "work",	      "gathered",
 	};
 
 	return kind < K3_N_DATA_KINDS ? name[kind] : "unknown";

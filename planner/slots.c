@@ -114,11 +114,15 @@ k3_memory_init(struct k3_memory *memory, const struct k3_model *model)
 {
 	memset(memory, 0, sizeof(*memory));
 	memory->persist_bytes = model->persist_bytes;
+	memory->cores = model->machine.cores;
 }
 
 int
 k3_memory_add(struct k3_memory *memory, const struct k3_plan *plan)
 {
+	for (size_t i = 0; i < plan->n_tasks; i++)
+		if (plan->task[i].wide_bytes > memory->wide_bytes)
+			memory->wide_bytes = plan->task[i].wide_bytes;
 	for (size_t i = 0; i < plan->n_slots; i++) {
 		const struct k3_slot *s = &plan->slot[i];
 		size_t at = 0;
@@ -145,7 +149,7 @@ k3_memory_add(struct k3_memory *memory, const struct k3_plan *plan)
 uint64_t
 k3_memory_bound(const struct k3_memory *memory)
 {
-	uint64_t bytes = memory->persist_bytes;
+	uint64_t bytes = memory->persist_bytes + memory->wide_bytes * memory->cores;
 
 	for (size_t i = 0; i < memory->n_classes; i++)
 		bytes += (uint64_t)memory->cls[i].bytes * memory->cls[i].n;

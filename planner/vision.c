@@ -46,7 +46,7 @@ k3i_vision_load(struct k3i_walk *w, int block, size_t i)
 				       .layout = t->layout,
 				       .layout_len = layout_len,
 				       .placeholder = v->tiles.placeholder};
-	v->patches[i] = k3i_data(b, "vit_patches", K3_DATA_INPUT, K3_F32, -1, (int)i, -1, t->n,
+	v->patches[i] = k3i_data(b, "vit_patches", K3_DATA_INPUT, b->act, -1, (int)i, -1, t->n,
 				 v->tiles.nominal_n, pixels);
 	v->layout[i] = k3i_data(b, "vit_layout", K3_DATA_INPUT, K3_I32, -1, (int)i, -1, layout_len,
 				k3_vit_layout_len(v->tiles.nominal_parts), 1);

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "../codelets/vec/vec.h"
 #include "../common/log.h"
 #include "../common/status.h"
 #include "checkpoint.h"
@@ -86,6 +87,25 @@ check_keys(const struct k3_params *ps, const struct k3_st *st, const char *suffi
 	return K3_EFORMAT;
 }
 
+/* The copy that tasks read in the place of a block, if it has one. */
+static int
+write_copy(struct k3_store *store, uint32_t block, const float *data)
+{
+	const struct k3_model *m = k3_store_model(store);
+	const struct k3_datum *d = &m->persist[block];
+	int ret = K3_OK;
+
+	if (m->copy[block] == K3_NO_DATUM)
+		return K3_OK;
+	uint16_t *copy = malloc(d->rows * d->row_elems * sizeof(*copy) + 1);
+	if (!copy)
+		return K3_ENOMEM;
+	k3_vec()->to_bf16(copy, data, d->rows * d->row_elems);
+	ret = k3_store_datum_write(store, NULL, (uint32_t)m->copy[block], copy);
+	free(copy);
+	return ret;
+}
+
 /* One row block of a parameter from the tensors it overlaps. */
 static int
 load_block(struct k3_store *store, const struct k3_st *st, size_t param, size_t block,
@@ -115,6 +135,8 @@ load_block(struct k3_store *store, const struct k3_st *st, size_t param, size_t 
 	}
 	K3_ASSERT(filled == d->rows);
 	K3_TRY(k3_store_datum_write(store, NULL, datum, data));
+	if (kind == 0)
+		K3_TRY(write_copy(store, datum, data));
 out:
 	free(data);
 	return ret;
