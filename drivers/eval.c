@@ -16,7 +16,7 @@
 int
 k3_eval_open(struct k3_session *session, const char *path, uint32_t tile_tokens,
 	     const struct k3_runtime_options *runtime, bool cut_state,
-	     const struct k3_machine *machine, bool vision)
+	     const struct k3_machine *machine, bool vision, enum k3_dtype dtype)
 {
 	struct k3_plan_options options;
 	struct k3_config config;
@@ -40,6 +40,7 @@ k3_eval_open(struct k3_session *session, const char *path, uint32_t tile_tokens,
 	config.vision.present = vision;
 	k3_plan_options_init(&options);
 	options.vision = vision;
+	options.dtype = dtype;
 	options.tile_tokens = tile_tokens;
 	options.cut_state = cut_state;
 	options.machine = machine;

@@ -65,7 +65,8 @@ main(int argc, char **argv)
 	long long tokens = 1024, bytes = 200, seed = 0, tile = 0, window = 0, trace_tasks = 0,
 		  samples = 2;
 	enum k3_device place = K3_DEVICE_CPU;
-	const char *device = "cpu", *trace = NULL, *machine_file = NULL;
+	enum k3_dtype dtype = K3_F32;
+	const char *device = "cpu", *types = "fp32", *trace = NULL, *machine_file = NULL;
 	struct k3_machine machine;
 	double temperature = 0;
 	bool cut_state = false, images = false;
@@ -99,6 +100,7 @@ main(int argc, char **argv)
 		{"cut-state", NULL, K3_OPT_SWITCH, &cut_state, 0, 0,
 		 "for tests: KDA's state and convolution end at each tile", false},
 		K3_DEVICE_OPTION(&device),
+		K3_DTYPE_OPTION(&types),
 		K3_TRACE_OPTIONS(&trace, &trace_tasks),
 	};
 	struct k3_session session = {0};
@@ -121,6 +123,7 @@ main(int argc, char **argv)
 		K3_TRY(K3_EINVAL);
 	}
 	K3_TRY(k3_device_parse(&place, device));
+	K3_TRY(k3_session_dtype(&dtype, types));
 	if (data || caption)
 		K3_TRY(has_images(data ? data : caption, &images));
 	K3_TRY(k3_session_machine(&machine, machine_file));
@@ -129,7 +132,7 @@ main(int argc, char **argv)
 							 .device = place,
 							 .trace_dir = trace,
 							 .trace_most_tasks = (size_t)trace_tasks},
-			    cut_state, &machine, images));
+			    cut_state, &machine, images, dtype));
 	if (data)
 		K3_TRY(k3_session_check_data(&session, data));
 	status = 1;

@@ -10,7 +10,7 @@ int
 main(int argc, char **argv)
 {
 	struct k3_verify_options options = {0};
-	const char *device = "cpu";
+	const char *device = "cpu", *dtype = "fp32";
 	long long tile = 0, bands = 0, window = 0, trace_tasks = 0;
 	struct k3_option table[] = {
 		{"weights", "DIR", K3_OPT_STRING, &options.weights, 0, 0,
@@ -31,6 +31,7 @@ main(int argc, char **argv)
 		 "for tests: spoils that result (times 1.01), so that the verdict must fail",
 		 false},
 		K3_DEVICE_OPTION(&device),
+		K3_DTYPE_OPTION(&dtype),
 		K3_TRACE_OPTIONS(&options.runtime.trace_dir, &trace_tasks),
 	};
 	const size_t n = sizeof(table) / sizeof(table[0]);
@@ -45,7 +46,8 @@ main(int argc, char **argv)
 				   table, n, argc, argv, &first);
 	if (ret == K3_EINTR)
 		return 0;
-	if (ret != K3_OK || k3_device_parse(&options.runtime.device, device) != K3_OK)
+	if (ret != K3_OK || k3_device_parse(&options.runtime.device, device) != K3_OK ||
+	    k3_session_dtype(&options.dtype, dtype) != K3_OK)
 		return 2;
 	if (first == argc) {
 		k3_error("drivers", "no file is given; --help tells more");

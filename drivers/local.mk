@@ -34,6 +34,7 @@ drivers_libdrivers_la_SOURCES = \
 	drivers/train_run.c \
 	drivers/train_run.h \
 	drivers/verify.h \
+	drivers/verify_bf16.c \
 	drivers/verify_common.c \
 	drivers/verify_gather.c \
 	drivers/verify_model.c \

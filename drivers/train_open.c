@@ -211,8 +211,9 @@ check_memory(struct k3i_trainer *t)
 	int ret;
 
 	K3_TRY(k3_memory_run(&memory, model, &shape));
-	k3_info("drivers", "plan: at most %.1f MiB in handles",
-		(double)k3_memory_bound(&memory) / 1048576);
+	k3_info("drivers", "plan: at most %.1f MiB in handles%s",
+		(double)k3_memory_bound(&memory) / 1048576,
+		memory.wide_bytes ? " and CPU workers' float copies" : "");
 	if (o->memory > 0)
 		K3_TRY(k3_plan_check_memory(&memory, gib_bytes(o->memory), model));
 out:
@@ -283,6 +284,7 @@ plan_options(struct k3i_trainer *t, struct k3_plan_options *plan)
 	plan->clip_norm = o->clip;
 	plan->fingerprint = o->fingerprint;
 	plan->cut_state = o->cut_state;
+	K3_TRY(k3_session_dtype(&plan->dtype, o->dtype));
 	K3_TRY(k3_session_cut(plan, &t->machine, &t->chosen.cut, &t->config, (size_t)o->tokens));
 	K3_TRY(choose_activations(t, plan));
 out:

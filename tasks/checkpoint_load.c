@@ -5,7 +5,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../codelets/vec/vec.h"
 #include "../common/log.h"
 #include "../common/status.h"
 #include "checkpoint.h"
@@ -91,19 +90,10 @@ check_keys(const struct k3_params *ps, const struct k3_st *st, const char *suffi
 static int
 write_copy(struct k3_store *store, uint32_t block, const float *data)
 {
-	const struct k3_model *m = k3_store_model(store);
-	const struct k3_datum *d = &m->persist[block];
-	int ret = K3_OK;
+	int32_t copy = k3_store_model(store)->copy[block];
 
-	if (m->copy[block] == K3_NO_DATUM)
-		return K3_OK;
-	uint16_t *copy = malloc(d->rows * d->row_elems * sizeof(*copy) + 1);
-	if (!copy)
-		return K3_ENOMEM;
-	k3_vec()->to_bf16(copy, data, d->rows * d->row_elems);
-	ret = k3_store_datum_write(store, NULL, (uint32_t)m->copy[block], copy);
-	free(copy);
-	return ret;
+	return copy == K3_NO_DATUM ? K3_OK
+				   : k3_store_floats_write(store, NULL, (uint32_t)copy, data);
 }
 
 /* One row block of a parameter from the tensors it overlaps. */
