@@ -38,6 +38,7 @@ struct k3_verify_entry {
 	int place;
 	size_t n_elems;
 	double ratio, max_abs, want_max, tolerance;
+	double err_square, want_square; /* sums over the elements */
 	double *got; /* [n_elems] when values are kept, else NULL */
 	bool spoilt; /* missing, not finite, or not zero where zero is the definition */
 	char why[112];
@@ -105,6 +106,9 @@ int k3i_verify_quantile(const double *scores, const double *bias_in, size_t t, s
  * is promised. */
 double k3i_verify_bf16_tolerance(const struct k3_verify_report *report, const char *cls,
 				 double fp32_tolerance);
+/** Before bf16 tensors are judged: those that are small differences of large sums (A_log's gradients) are
+ * measured by the size of all of them. */
+void k3i_verify_bf16_pool(struct k3_verify_report *report);
 /** Most of the median error over the tensors of a class in bf16; INFINITY: it has no such bound. */
 double k3i_verify_bf16_median(const struct k3_verify_report *report, const char *cls);
 

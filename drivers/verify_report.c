@@ -89,6 +89,8 @@ k3_verify_compare(struct k3_verify_report *report, const char *cls, const char *
 		e->max_abs = d > e->max_abs ? d : e->max_abs;
 		e->want_max = fabs(want[i]) > e->want_max ? fabs(want[i]) : e->want_max;
 	}
+	e->err_square = err;
+	e->want_square = ref;
 	e->ratio = ref > 0 ? sqrt(err / ref) : err > 0 ? INFINITY : 0;
 	if (zero_by_definition && e->want_max == 0 && e->max_abs > 0) {
 		e->spoilt = true;
@@ -292,6 +294,8 @@ k3_verify_print(struct k3_verify_report *report, const char *file, FILE *out)
 	const char *base = strrchr(file, '/') ? strrchr(file, '/') + 1 : file;
 	char text[48];
 
+	if (report->dtype == K3_BF16)
+		k3i_verify_bf16_pool(report);
 	for (size_t i = 0; i < report->n; i++) {
 		bool seen = false;
 		for (size_t j = 0; j < i && !seen; j++)

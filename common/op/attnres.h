@@ -19,7 +19,7 @@ k3_mix_stat_len(size_t n_blocks)
 
 /* mix_norm_fwd:
  *    0 W    y [t,d]
- *    1 W    stat [t, stat_len] (a[n+1], r[n+1], s[n+1], r_x)
+ *    1 W    stat (f32) [t, stat_len] (a[n+1], r[n+1], s[n+1], r_x)
  *    2 R    p [t,d]
  *   blocks: n x R [t,d], oldest first
  *   gamma, rho (1,d) when blocks.n > 0
@@ -36,7 +36,7 @@ void k3_mix_norm_fwd_cpu_f32(void *const *buf, const struct k3_mix_norm_fwd_args
 /* mix_norm_bwd:
  *    0 W    dp [t,d] = gradient of p through the mix plus the sum of the addends
  *    1 R    dy [t,d]
- *    2 R    stat
+ *    2 R    stat (f32)
  *    3 R    p
  *   addends: 0..2 x R [t,d]
  *   blocks: n x R

@@ -4,7 +4,7 @@
  * Data of one tile that the steps hand on:
  *   qkvr [t,3P]  conv inputs q | k | v
  *   qkv  [t,3P]  after conv, SiLU and (q, k) l2 norm
- *   rstd [t,2h]  factors of the l2 norm, q heads then k heads
+ *   rstd [t,2h]  (f32) factors of the l2 norm, q heads then k heads
  *   f    [t,P]   gate input
  *   br   [t,h]   beta input
  *   gg   [t,P]   output gate input
@@ -12,7 +12,7 @@
  * Rows without a document get zeros in every output, and contribute nothing to any gradient.
  * Halo [taps-1, 3P]: the last conv-input rows of a document that goes on, right-aligned, zeros
  * before.
- * State [hg,k,v] per tile and head group: state after the tile's last segment. */
+ * State (f32) [hg,k,v] per tile and head group: state after the tile's last segment. */
 #ifndef K3_OP_KDA_H
 #define K3_OP_KDA_H
 #include "op.h"
@@ -59,7 +59,7 @@ void k3_kda_proj_bwd_dw_cpu_f32(void *const *buf, const struct k3_kda_proj_args 
  *    2 R    x
  *    3 R    fa
  *   df, dbr
- *   dab: groups x R [hg + hg*k] (dA_log, ddt_bias of the tile)
+ *   dab: groups x R (f32) [hg + hg*k] (dA_log, ddt_bias of the tile)
  *   wfa, wfb, wb, wg, a_log (1,h), dt_bias (1,P) = gradients W/RW */
 struct k3_kda_gate_args {
 	uint32_t n_buf;
@@ -74,7 +74,7 @@ void k3_kda_gate_bwd_dw_cpu_f32(void *const *buf, const struct k3_kda_gate_args 
 
 /* kda_conv_fwd:
  *    0 W    qkv [t,3P]
- *    1 W    rstd [t,2h]
+ *    1 W    rstd (f32) [t,2h]
  *    2 R    qkvr
  *    3 R    layout
  *   halo_in: 0..1 x R (present iff CONT_IN)
@@ -86,7 +86,7 @@ void k3_kda_gate_bwd_dw_cpu_f32(void *const *buf, const struct k3_kda_gate_args 
  * kda_conv_bwd:
  *    0 W    dqkvr [t,3P]
  *    1 R    qkv
- *    2 R    rstd
+ *    2 R    rstd (f32)
  *    3 R    qkvr
  *    4 R    layout
  *   dqkv: groups x R [t, 3*hg*k] (dq | dk | dv)
@@ -114,8 +114,8 @@ void k3_kda_conv_bwd_cpu_f32(void *const *buf, const struct k3_kda_conv_args *a)
  *    3 R    br [t,h]
  *    4 R    layout
  *    5 W    work
- *   s_in: 0..1 x R [hg,k,v]: state before the tile's first segment
- *   s_out: 0..1 x W [hg,k,v]: state after the last
+ *   s_in: 0..1 x R (f32) [hg,k,v]: state before the tile's first segment
+ *   s_out: 0..1 x W (f32) [hg,k,v]: state after the last
  *   a_log (1,h), dt_bias (1,P)
  *   g = lb sigmoid(exp(a_log)(f + dt_bias)), beta = sigmoid(br).
  *   raw = 1: f holds g and br holds beta as they are; a_log and dt_bias are absent.
@@ -124,16 +124,16 @@ void k3_kda_conv_bwd_cpu_f32(void *const *buf, const struct k3_kda_conv_args *a)
  *    0 W    dqkv [t,3*hg*k] (dq | dk | dv)
  *    1 W    df [t,hg*k] (raw: dg)
  *    2 W    dbr [t,hg] (raw: dbeta)
- *    3 W    dab [hg + hg*k] (raw: zeros)
+ *    3 W    dab (f32) [hg + hg*k] (raw: zeros)
  *    4 R    do [t,hg*v]
  *    5 R    qkv
  *    6 R    f
  *    7 R    br
  *    8 R    layout
  *    9 W    work
- *   s_in: 0..1 x R
- *   ds_out: 0..1 x R (gradient of s_out)
- *   ds_in: 0..1 x W (gradient of s_in)
+ *   s_in: 0..1 x R (f32)
+ *   ds_out: 0..1 x R (f32) (gradient of s_out)
+ *   ds_in: 0..1 x W (f32) (gradient of s_in)
  *   a_log, dt_bias
  * The model has v = k; the kernels take any: a row of qkv has h(2k + v) elements, of dqkv
  * hg(2k + v).

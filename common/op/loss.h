@@ -28,12 +28,12 @@ enum k3_loss_acc {
 };
 
 /* lm_head_ce:
- *    0 W    tstat [rows,2] (loss or 0, 1 if correct)
+ *    0 W    tstat (f32) [rows,2] (loss or 0, 1 if correct)
  *    1 R    h [t,d] of the tile
  *    2 R    labels i32 [t] of the tile
  *    3 R    hyper
  *   logits: one W [rows, block rows] per vocabulary block: dlogits when grad = 1, else logits
- *   keep: 0..1 x W [rows,vocab] copy of the logits
+ *   keep: 0..1 x W (f32) [rows,vocab] copy of the logits
  *   head (vocab,d)
  * lm_head_dx:
  *    0 W/RW dh [t,d]: rows r0.. are set
@@ -58,7 +58,7 @@ void k3_lm_head_dw_cpu_f32(void *const *buf, const struct k3_lm_head_args *a);
  *    0 W/RW acc f64 [K3_LOSS_LEN] (accumulate)
  *    1 R    labels i32 [t]
  *    2 R    layout
- *   tstat: R [rows,2] each, covering the tile's rows in order, rows_each rows each (the last may
+ *   tstat: R (f32) [rows,2] each, covering the tile's rows in order, rows_each rows each (the last may
  *       be short) */
 struct k3_loss_sum_args {
 	uint32_t n_buf;

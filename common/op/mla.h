@@ -83,7 +83,7 @@ void k3_mla_expand_bwd_dw_cpu_f32(void *const *buf, const struct k3_mla_expand_a
 
 /* mla_attn_fwd:
  *    0 W/RW o [t,hg*v]
- *    1 W/RW lse [t,hg]
+ *    1 W/RW lse (f32) [t,hg]
  *    2 R    q [t,h*kq]
  *    3 R    layout of the query tile
  *    4 W    work
@@ -99,8 +99,8 @@ void k3_mla_expand_bwd_dw_cpu_f32(void *const *buf, const struct k3_mla_expand_a
  *    2 R    q
  *    3 R    kv of key tile j
  *    4 R    da [t,hg*v]
- *    5 R    lse [t,hg]
- *    6 R    delta [t,hg]
+ *    5 R    lse (f32) [t,hg]
+ *    6 R    delta (f32) [t,hg]
  *    7 R    layout of the query tile
  *    8 R    layout of the key tile
  *    9 W    work
@@ -154,7 +154,7 @@ k3_mla_attn_bwd_work_floats(size_t tk_max, size_t nope, size_t rope, size_t v)
  *    2 R    zg
  *    3 W    work [t,h*v]
  *   da: groups x W [t,hg*v]
- *   delta: groups x W [t,hg] (delta_i = <da_i, a_i>)
+ *   delta: groups x W (f32) [t,hg] (delta_i = <da_i, a_i>)
  *   o: groups x R
  *   wo
  * mla_out_bwd_dw:

@@ -6,7 +6,7 @@
  *   ids  [t,k]  experts of a token, higher biased score first, lower id on ties
  *   row  [t,k]  sorted row of (token, slot)
  *   src  [t*k]  sorted row -> token*k + slot; stable: within an expert in ascending (token, slot)
- * routew (float):
+ * routew (f32):
  *   w    [t,k]  weights
  *   s    [t,E]  scores sigmoid(x Wr^T)
  *   cut  [t]    (k+1)-th biased score (-inf when k = E) */
@@ -57,7 +57,7 @@ k3_routew_cut(const float *routew, size_t n_experts, size_t t, size_t k)
 
 /* moe_route_fwd:
  *    0 W    route
- *    1 W    routew
+ *    1 W    routew (f32)
  *    2 R    x [t,d]
  *   forced: 0..1 x R i32 [t,k] (ids to take instead of the top k; any order)
  *   wr (E,d), bias (1,E)
@@ -75,7 +75,7 @@ void k3_moe_route_fwd_cpu_f32(void *const *buf, const struct k3_moe_route_args *
  *    0 W/RW balance i32 [E + E*bins] (accumulate): tokens per expert, then the histogram of
  *             model.md 5.4 B (bins = 0: none)
  *    1 R    route
- *    2 R    routew
+ *    2 R    routew (f32)
  *    3 R    layout
  *   bias (1,E)
  *   Rows without a document do not count.
@@ -97,15 +97,15 @@ void k3_moe_count_cpu(void *const *buf, const struct k3_moe_count_args *a);
  * moe_dispatch_bwd_dx:
  *    0 RW   dx [t,d] (adds)
  *    1 W    dz [t,r] (sum of a token's rows in ascending slot order)
- *    2 W    dl [t,E] (router logits)
+ *    2 W    dl (f32) [t,E] (router logits)
  *    3 R    dzs [tk,r]
- *    4 R    dwt [tk] (gradient of the weight of each sorted row)
+ *    4 R    dwt (f32) [tk] (gradient of the weight of each sorted row)
  *    5 R    route
- *    6 R    routew
+ *    6 R    routew (f32)
  *   wdown, wr (E,d)
  * moe_dispatch_bwd_dw:
  *    0 R    dz
- *    1 R    dl
+ *    1 R    dl (f32)
  *    2 R    x
  *   wdown, wr = gradients W/RW */
 struct k3_moe_dispatch_args {
@@ -134,11 +134,11 @@ void k3_moe_dispatch_bwd_dw_cpu_f32(void *const *buf, const struct k3_moe_dispat
  * expert_dgrad:
  *    0 W/RW dgu [tk,2f]
  *    1 W/RW dzs [tk,r]
- *    2 W/RW dwt [tk]
+ *    2 W/RW dwt (f32) [tk]
  *    3 R    dys [tk,r] (gradient of the token's sum, unscaled)
  *    4 R    gu
  *    5 R    route
- *    6 R    routew
+ *    6 R    routew (f32)
  *    7 W    work [tk,f]
  *   w13, w2
  *   dwt = <h, W2^T dy>; dh = w W2^T dy.
@@ -148,7 +148,7 @@ void k3_moe_dispatch_bwd_dw_cpu_f32(void *const *buf, const struct k3_moe_dispat
  *    2 R    gu
  *    3 R    zs
  *    4 R    route
- *    5 R    routew
+ *    5 R    routew (f32)
  *    6 W    work [tk,f]
  *   w13, w2 = gradients W/RW */
 struct k3_expert_args {
@@ -173,7 +173,7 @@ void k3_expert_wgrad_cpu_f32(void *const *buf, const struct k3_expert_args *a);
  *    1 W    y [t,r] = sum_j w_tj ys_tj
  *    2 R    ys [tk,r]
  *    3 R    route
- *    4 R    routew
+ *    4 R    routew (f32)
  *    5 R    shared [t,d]
  *    6 R    p_in [t,d]
  *    7 W    work [t,r]

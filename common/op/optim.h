@@ -5,7 +5,7 @@
 
 /* grad_norm:
  *    0 W    partial f64 [1]: sum of squares
- *   grads: n x R, n_elems[i] floats each
+ *   grads: n x R (f32), n_elems[i] floats each
  *   Accumulates in double, in order. */
 struct k3_grad_norm_args {
 	uint32_t n_buf;
@@ -76,7 +76,7 @@ void k3_cast_params_cpu(void *const *buf, const struct k3_cast_args *a);
 enum k3_balance_rule { K3_BALANCE_NONE, K3_BALANCE_SIGN, K3_BALANCE_QUANTILE };
 
 /* router_bias_update:
- *    0 RW   bias [E]
+ *    0 RW   bias (f32) [E]
  *    1 R    balance i32 [E + E*bins]
  *    2 R    out (state)
  *   Does nothing unless the state is K3_STEP_OK.
@@ -103,7 +103,7 @@ struct k3_hash_args {
 void k3_hash_data_cpu(void *const *buf, const struct k3_hash_args *a);
 
 /* param_init:
- *   data: one block of a parameter W [rows, cols]
+ *   data: one block of a parameter W (f32) [rows, cols]
  *   Element i of the whole tensor (row-major, row0*cols onwards here) takes its value from the
  *   generator keyed by (seed, name); experts' stacks are keyed by the checkpoint tensors' names.
  *   Kinds: model.md 1.3. */

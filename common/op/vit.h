@@ -72,7 +72,7 @@ void k3_vit_patch_embed_bwd_cpu_f32(void *const *buf, const struct k3_vit_embed_
 /* vit_qkv: q | k | v = RMSNorm(x; norm) Wqkv^T, q and k rotated by the 2-D RoPE of model.md 6.3 with
  *   row and column of the whole item.
  * vit_qkv_fwd:    0 W qkv [n,3dq] (q columns, k columns, v columns; each h times hd)
- *                 1 W rstd [n]
+ *                 1 W rstd (f32) [n]
  *                 2 R x [n,d]
  *                 3 R layout
  *                 4 W work [k3_vit_qkv_work_floats]
@@ -83,13 +83,13 @@ void k3_vit_patch_embed_bwd_cpu_f32(void *const *buf, const struct k3_vit_embed_
  *                 3 R dq [n,dq]
  *                 4 R dkv [n,2dq]
  *                 5 R x
- *                 6 R rstd
+ *                 6 R rstd (f32)
  *                 7 R layout
  *                 8 W work [k3_vit_qkv_work_floats]
  *                 dnorm (1,d) W/RW; norm, w
  * vit_qkv_bwd_dw: 0 R dp
  *                 1 R x
- *                 2 R rstd
+ *                 2 R rstd (f32)
  *                 3 W work [n,d]
  *                 norm; w = gradient W/RW
  */
@@ -114,7 +114,7 @@ k3_vit_qkv_work_floats(size_t n, size_t d, size_t hd)
 
 /* vit_attn: o = softmax(scale q k^T) v, bidirectional, between parts of the same item alone.
  * vit_attn_fwd: 0 W o [n,dq]
- *               1 W lse [n,h]
+ *               1 W lse (f32) [n,h]
  *               2 R qkv [n,3dq] of the queries' tile
  *               3 R layout of it
  *               4 W work [k3_vit_attn_fwd_work_floats]
@@ -127,8 +127,8 @@ k3_vit_qkv_work_floats(size_t n, size_t d, size_t hd)
  *               2 R qkv of the queries' tile
  *               3 R qkv of the keys' tile
  *               4 R do [n,dq]
- *               5 R lse [n,h]
- *               6 R delta [n,h]
+ *               5 R lse (f32) [n,h]
+ *               6 R delta (f32) [n,h]
  *               7 R layout of the queries' tile
  *               8 R layout of the keys' tile
  *               9 W work [k3_vit_attn_bwd_work_floats]
@@ -173,7 +173,7 @@ k3_vit_attn_bwd_work_floats(size_t hd)
  *                 2 R o [n,dq]
  *                 w (d,dq)
  * vit_out_bwd_dx: 0 W do [n,dq]
- *                 1 W delta [n,h]: sum over a head's columns of do o
+ *                 1 W delta (f32) [n,h]: sum over a head's columns of do o
  *                 2 R dy [n,d]
  *                 3 R o
  *                 w
@@ -193,7 +193,7 @@ void k3_vit_out_bwd_dw_cpu_f32(void *const *buf, const struct k3_vit_out_args *a
 /* vit_mlp: y = x + gelu_tanh(u) Wfc1^T, u = RMSNorm(x; norm) Wfc0^T (model.md 6.3).
  * vit_mlp_fwd:    0 W y [n,d]
  *                 1 W u [n,f]
- *                 2 W rstd [n]
+ *                 2 W rstd (f32) [n]
  *                 3 R x [n,d]
  *                 4 W work [n,d+f]
  *                 norm (1,d), fc0 (f,d), fc1 (d,f)
@@ -202,14 +202,14 @@ void k3_vit_out_bwd_dw_cpu_f32(void *const *buf, const struct k3_vit_out_args *a
  *                 2 R dy [n,d]
  *                 3 R u
  *                 4 R x
- *                 5 R rstd
+ *                 5 R rstd (f32)
  *                 6 W work [n,d]
  *                 dnorm (1,d) W/RW; norm, fc0, fc1
  * vit_mlp_bwd_dw: 0 R du
  *                 1 R dy
  *                 2 R u
  *                 3 R x
- *                 4 R rstd
+ *                 4 R rstd (f32)
  *                 5 W work [n,d+f]
  *                 norm; fc0, fc1 = gradients W/RW
  */
@@ -227,7 +227,7 @@ void k3_vit_mlp_bwd_dw_cpu_f32(void *const *buf, const struct k3_vit_mlp_args *a
  *   concatenation of its merge_h x merge_w patches, row by row (model.md 6.4).
  * vit_merge_fwd: 0 W z [m,c]
  *                1 W xf [n,d] after the norm
- *                2 W rstd [n]
+ *                2 W rstd (f32) [n]
  *                3 R x [n,d]
  *                4 R layout
  *                norm (1,d)
@@ -235,7 +235,7 @@ void k3_vit_mlp_bwd_dw_cpu_f32(void *const *buf, const struct k3_vit_mlp_args *a
  *                1 W dxf [n,d] gradient of xf
  *                2 R dz [m,c]
  *                3 R x
- *                4 R rstd
+ *                4 R rstd (f32)
  *                5 R layout
  *                dnorm (1,d) W/RW; norm
  */
@@ -252,7 +252,7 @@ void k3_vit_merge_bwd_cpu_f32(void *const *buf, const struct k3_vit_merge_args *
  * vit_project_fwd:    0 W y [m,D]
  *                     1 W u [m,c]
  *                     2 W s [m,D]
- *                     3 W rstd [m]
+ *                     3 W rstd (f32) [m]
  *                     4 R z [m,c]
  *                     5 W work [m,c]
  *                     w1 (c,c), w2 (D,c), norm (1,D)
@@ -262,7 +262,7 @@ void k3_vit_merge_bwd_cpu_f32(void *const *buf, const struct k3_vit_merge_args *
  *                     3 R dy [m,D]
  *                     4 R u
  *                     5 R s
- *                     6 R rstd
+ *                     6 R rstd (f32)
  *                     dnorm (1,D) W/RW; w1, w2, norm
  * vit_project_bwd_dw: 0 R du
  *                     1 R ds
@@ -320,7 +320,7 @@ void k3_vit_load_cpu(void *const *buf, const struct k3_vit_load_args *a,
 		     const struct k3_host_batch *batch);
 
 /* zero_grads: what a microbatch without images gives the vision parameters: exact zeros, whatever the
- *   weights hold.  0 .. W/RW gradients of elems[i] floats (accumulate = 1: untouched).
+ *   weights hold.  0 .. W/RW gradients (f32) of elems[i] floats (accumulate = 1: untouched).
  */
 struct k3_zero_args {
 	uint32_t n_buf;
