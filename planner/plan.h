@@ -163,6 +163,8 @@ struct k3_plan_options {
 	/* K3_F32, or K3_BF16: type of activations and of the matrices that tasks read (op.h); masters,
 	 * moments and gradients of parameters stay fp32 */
 	enum k3_dtype dtype;
+	/* what has bf16 operands runs on GPUs: no scratch of CPU workers counts in the bound */
+	bool on_gpus;
 	enum k3_balance_rule balance;
 	uint32_t bins;	  /* of the quantile rule; 0: 1000 */
 	double balance_u; /* of the sign rule; 0: 1e-3 */
@@ -326,6 +328,8 @@ struct k3_memory {
 };
 void k3_memory_init(struct k3_memory *memory, const struct k3_model *model);
 int k3_memory_add(struct k3_memory *memory, const struct k3_plan *plan);
+/** Of the bound: scratch of CPU workers, one for each core; none of it lies on a GPU. */
+uint64_t k3_memory_wide_bytes(const struct k3_memory *memory);
 /** Bound in bytes over every order that the edges allow, per memory node. */
 uint64_t k3_memory_bound(const struct k3_memory *memory);
 void k3_memory_fini(struct k3_memory *memory);
