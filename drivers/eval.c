@@ -69,9 +69,9 @@ read_logits(struct k3_session *s, const struct k3_plan *plan, size_t row, float 
 			K3_ASSERT(datum != K3_NO_DATUM);
 			const struct k3_datum *d = &plan->data[datum];
 			if (row - tile->row0 < seen + d->rows) {
-				float *all = malloc(d->bytes);
-				int ret = all ? k3_store_datum_read(s->store, plan, (uint32_t)datum,
-								    all)
+				float *all = malloc(d->rows * vocab * sizeof(*all));
+				int ret = all ? k3_store_floats_read(s->store, plan,
+								     (uint32_t)datum, all)
 					      : K3_ENOMEM;
 				if (ret == K3_OK)
 					memcpy(logits, all + (row - tile->row0 - seen) * vocab,

@@ -232,6 +232,8 @@ k3i_task(struct k3_builder *b, enum k3_op op, int layer, int tile, int group, si
 	struct k3_plan *p = b->plan;
 
 	K3_ASSERT(args_bytes <= sizeof(b->args_sink));
+	b->wide = 0;
+	b->widens = b->act != K3_F32 && !k3_op_takes_bf16(op);
 	if (b->phantom) {
 		take_position(b);
 		return memset(sink, 0, args_bytes);
@@ -289,22 +291,21 @@ param_bytes(const struct k3_builder *b)
 	return bytes;
 }
 
-/* Float copies of the current task's bf16 operands, each from a cache line on. */
-static size_t
-wide_bytes(const struct k3_builder *b)
+/* The plan's scratch is enough for the current task, or for one that is left out. */
+static void
+count_wide(struct k3_builder *b, size_t bytes)
 {
-	const struct k3_task *t = b->cur;
-	size_t bytes = 0;
+	if (b->status == K3_OK && bytes > b->plan->wide_bytes)
+		b->plan->wide_bytes = bytes;
+}
 
-	if (b->act == K3_F32 || t->comm >= 0 || k3_op_takes_bf16((enum k3_op)t->op))
-		return 0;
-	for (uint32_t i = 0; i < t->n_access; i++) {
-		const struct k3_datum *d =
-			&b->plan->data[b->plan->access[t->first_access + i].datum];
-		if (d->dtype == K3_BF16)
-			bytes += k3_wide_bytes(d);
-	}
-	return bytes;
+void
+k3i_wide_most(struct k3_builder *b, uint32_t datum, size_t n, uint32_t other, size_t m)
+{
+	const struct k3_datum *d = b->plan->data;
+
+	if (b->status == K3_OK && b->act != K3_F32)
+		count_wide(b, n * k3_wide_bytes(&d[datum]) + m * k3_wide_bytes(&d[other]));
 }
 
 void
@@ -312,6 +313,7 @@ k3i_task_end(struct k3_builder *b, double flops, double bytes)
 {
 	struct k3_task *t = b->cur;
 
+	count_wide(b, b->wide);
 	if (b->status == K3_OK && t) {
 		if (t->args)
 			((struct k3_args_head *)(uintptr_t)t->args)->n_buf = t->n_access;
@@ -319,7 +321,7 @@ k3i_task_end(struct k3_builder *b, double flops, double bytes)
 		t->bytes = bytes > 0 ? bytes : k3i_moved_bytes(b, 0, t->n_access);
 		/* rows of a table that are looked up are fewer than the table */
 		t->param_bytes = fmin(param_bytes(b), t->bytes);
-		t->wide_bytes = wide_bytes(b);
+		t->wide_bytes = b->wide;
 		t->cost_us = k3_machine_cost_us(&b->model->machine, (enum k3_op)t->op, flops,
 						t->bytes, t->param_bytes);
 	}
@@ -357,6 +359,8 @@ k3i_use(struct k3_builder *b, uint32_t datum, enum k3_mode mode)
 {
 	struct k3_plan *p = b->plan;
 
+	if (b->status == K3_OK && b->widens && p->data[datum].dtype == K3_BF16)
+		b->wide += k3_wide_bytes(&p->data[datum]);
 	if (b->phantom)
 		k3i_touch(b, datum);
 	if (b->status != K3_OK || !b->cur ||

@@ -24,6 +24,8 @@ struct k3_builder {
 	struct k3_task *cur; /* task being built */
 	uint8_t pass;
 	enum k3_dtype act; /* of operands that are no fp32 island */
+	bool widens;	   /* the current task's CPU kernel computes on float copies */
+	size_t wide;	   /* scratch for the operands of the current task so far, phantom or not */
 	bool phantom;	   /* tasks take positions and keep data alive, but are not there */
 	uint32_t pos;
 	int status; /* first failure; later calls do nothing */
@@ -56,6 +58,9 @@ void k3i_task_end(struct k3_builder *b, double flops, double bytes);
  * counts once, what is updated twice; work space is written and read again while a cache holds it,
  * and counts once. n is cut at the last access. */
 double k3i_moved_bytes(const struct k3_builder *b, uint32_t first, uint32_t n);
+/** Scratch that an operation may need whatever the images are: for n operands like one datum and m like
+ * another. */
+void k3i_wide_most(struct k3_builder *b, uint32_t datum, size_t n, uint32_t other, size_t m);
 /** Takes the position of a task that this layout does not need. */
 void k3i_skip(struct k3_builder *b);
 /** The same for a task that would need work space: its slot is there whatever the layout. */

@@ -329,6 +329,7 @@ kv_task(struct k3i_walk *w, enum k3_op op, int layer, uint32_t root)
 
 	k3i_comms(b);
 	struct k3_kv_args *a = k3i_task(b, op, layer, -1, (int)root, sizeof(*a));
+	b->widens = false;
 	if (b->cur) {
 		b->cur->comm = cp_comm(w);
 		b->cur->peer = k3i_cp_rank(w, root);

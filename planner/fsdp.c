@@ -67,6 +67,7 @@ k3i_comm_task(struct k3_builder *b, enum k3_op op, int layer, int tile, int grou
 {
 	k3i_comms(b);
 	k3i_task(b, op, layer, tile, group, 0);
+	b->widens = false;
 	if (!b->cur)
 		return;
 	b->cur->comm = comm;

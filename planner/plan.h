@@ -261,6 +261,9 @@ struct k3_plan {
 	size_t own_first, own_n;   /* tiles of this rank */
 	size_t n_tokens, own_rows; /* T of the stream (padded to the ranks); rows of this rank */
 	uint32_t n_pos;
+	/* most wide_bytes of a task, whatever the documents and images: also of tasks that these do
+	 * not need */
+	size_t wide_bytes;
 	uint64_t layout_hash;
 	double flops;		/* of all tasks */
 	uint64_t slot_bytes;	/* of all slots */
@@ -303,11 +306,11 @@ int k3_plan_init(struct k3_plan **plan, const struct k3_model *model, uint64_t s
 		 bool parity_mixers);
 void k3_plan_destroy(struct k3_plan *plan); /* NULL is legal */
 
-/** Bytes of a float copy of a datum in a worker's scratch. */
+/** Bytes of the place of a bf16 datum's float copy in a worker's scratch: for a full tile. */
 static inline size_t
 k3_wide_bytes(const struct k3_datum *datum)
 {
-	return (datum->rows * datum->row_elems * sizeof(float) + 63) / 64 * 64;
+	return (datum->slot_bytes * 2 + 63) / 64 * 64;
 }
 
 /** Datum of a plan by name, K3_NO_DATUM when there is none. */

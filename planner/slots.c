@@ -120,9 +120,8 @@ k3_memory_init(struct k3_memory *memory, const struct k3_model *model)
 int
 k3_memory_add(struct k3_memory *memory, const struct k3_plan *plan)
 {
-	for (size_t i = 0; i < plan->n_tasks; i++)
-		if (plan->task[i].wide_bytes > memory->wide_bytes)
-			memory->wide_bytes = plan->task[i].wide_bytes;
+	if (plan->wide_bytes > memory->wide_bytes)
+		memory->wide_bytes = plan->wide_bytes;
 	for (size_t i = 0; i < plan->n_slots; i++) {
 		const struct k3_slot *s = &plan->slot[i];
 		size_t at = 0;

@@ -64,6 +64,8 @@ attn_fwd(struct k3i_walk *w, int block, size_t i)
 	k3i_work(b, k3_vit_attn_fwd_work_floats(v->tiles.nominal_n, base.dq / base.h));
 	k3i_list(b, &a->kqkv, &bd->qkv[t->key0], t->n_keys, K3_R);
 	k3i_list(b, &a->klayout, &v->layout[t->key0], t->n_keys, K3_R);
+	/* an image may lie in all tiles */
+	k3i_wide_most(b, bd->o[i], 1, bd->qkv[i], v->tiles.n_most + 1);
 	for (size_t j = t->key0; j < t->key0 + t->n_keys; j++)
 		pairs += k3i_vit_pair_patches(w, i, j);
 	k3i_task_end(b, 4.0 * pairs * (double)base.dq, 0);

@@ -96,12 +96,18 @@ k3i_convert_reserve(const struct k3_plan *plan)
 {
 	int worker[STARPU_NMAXWORKERS];
 	size_t most = scratch_bytes;
+	bool all = true; /* what may be widened at all may be so here */
 
 	for (size_t i = 0; i < plan->n_tasks; i++) {
 		const struct k3_task *t = &plan->task[i];
-		if (t->wide_bytes > most && k3_codelet(t->op)->where & STARPU_CPU)
+		bool here = k3_codelet(t->op)->where & STARPU_CPU;
+		all = all && (here || !t->wide_bytes);
+		if (here && t->wide_bytes > most)
 			most = t->wide_bytes;
 	}
+	/* then the same for all documents and images, so that it need not grow later */
+	if (all && plan->wide_bytes > most)
+		most = plan->wide_bytes;
 	if (most == scratch_bytes)
 		return K3_OK;
 	starpu_task_wait_for_all();

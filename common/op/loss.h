@@ -33,7 +33,7 @@ enum k3_loss_acc {
  *    2 R    labels i32 [t] of the tile
  *    3 R    hyper
  *   logits: one W [rows, block rows] per vocabulary block: dlogits when grad = 1, else logits
- *   keep: 0..1 x W (f32) [rows,vocab] copy of the logits
+ *   keep: 0..1 x W [rows,vocab] copy of the logits
  *   head (vocab,d)
  * lm_head_dx:
  *    0 W/RW dh [t,d]: rows r0.. are set
