@@ -149,12 +149,12 @@ run_task(struct k3_serial *s, const struct k3_plan *plan, const struct k3_task *
 		memcpy(step.hyper, hyper, sizeof(step.hyper));
 		arg = &step;
 	}
-	k3i_task_set(t, s->wide);
+	k3_convert_for(t, s->wide);
 	double start = k3i_thread_us();
 	cl->cpu_funcs[0](buffers, arg);
 	if (us)
 		*us = k3i_thread_us() - start;
-	k3i_task_set(NULL, NULL);
+	k3_convert_for(NULL, NULL);
 	return K3_OK;
 }
 

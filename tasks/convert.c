@@ -24,26 +24,10 @@ k3i_task_now(void)
 }
 
 void
-k3i_task_set(const struct k3_task *task, void *own)
+k3_convert_for(const struct k3_task *task, void *own)
 {
 	own_task = task;
 	own_scratch = own;
-}
-
-/* The task's next bf16 operand from access *i on, and where its copy is; NULL: there is none. */
-static const struct k3_datum *
-next_operand(const struct k3_task *t, uint32_t *i, char **at)
-{
-	const struct k3_access *a = &t->plan->access[t->first_access];
-
-	for (; *i < t->n_access; ++*i) {
-		const struct k3_datum *d = &t->plan->data[a[*i].datum];
-		if (d->dtype != K3_BF16)
-			continue;
-		*at += k3_wide_bytes(d);
-		return d;
-	}
-	return NULL;
 }
 
 static char *
@@ -56,14 +40,17 @@ void
 k3i_widen(const struct k3_task *task, void **buf)
 {
 	const struct k3_access *a = &task->plan->access[task->first_access];
-	const struct k3_datum *d;
-	char *end = task_scratch();
+	char *at = task_scratch();
 
-	for (uint32_t i = 0; (d = next_operand(task, &i, &end)); i++) {
-		float *wide = (float *)(void *)(end - k3_wide_bytes(d));
+	for (uint32_t i = 0; i < task->n_access; i++) {
+		const struct k3_datum *d = &task->plan->data[a[i].datum];
+		if (d->dtype != K3_BF16)
+			continue;
+		float *wide = (float *)(void *)at;
 		if (a[i].mode & K3_R)
 			k3_vec()->from_bf16(wide, buf[i], d->rows * d->row_elems);
 		buf[i] = wide;
+		at += k3_wide_bytes(d);
 	}
 }
 
@@ -71,14 +58,17 @@ void
 k3i_narrow(const struct k3_task *task, void *const *buf)
 {
 	const struct k3_access *a = &task->plan->access[task->first_access];
-	const struct k3_datum *d;
-	char *end = task_scratch();
+	const char *at = task_scratch();
 
-	for (uint32_t i = 0; (d = next_operand(task, &i, &end)); i++)
+	for (uint32_t i = 0; i < task->n_access; i++) {
+		const struct k3_datum *d = &task->plan->data[a[i].datum];
+		if (d->dtype != K3_BF16)
+			continue;
 		if (a[i].mode & K3_W)
-			k3_vec()->to_bf16(buf[i],
-					  (const float *)(const void *)(end - k3_wide_bytes(d)),
+			k3_vec()->to_bf16(buf[i], (const float *)(const void *)at,
 					  d->rows * d->row_elems);
+		at += k3_wide_bytes(d);
+	}
 }
 
 void

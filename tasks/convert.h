@@ -12,7 +12,7 @@
 const struct k3_task *k3i_task_now(void);
 /** For calls of codelets without StarPU: that task, and scratch for it (aligned to 64 bytes); NULL: no
  * more. */
-void k3i_task_set(const struct k3_task *task, void *scratch);
+void k3_convert_for(const struct k3_task *task, void *scratch);
 
 /** Replaces the pointers to bf16 operands by their float copies. */
 void k3i_widen(const struct k3_task *task, void **buf);
