@@ -64,6 +64,7 @@ libk3_la_SOURCES += \
 	codelets/vec/vec_act.h \
 	codelets/vec/vec_avx2_cpu.c \
 	codelets/vec/vec_avx512_cpu.c \
+	codelets/vec/vec_bf16.h \
 	codelets/vec/vec_cpu.c \
 	codelets/vec/vec_gelu.h \
 	codelets/vec/vec_lanes.h \

@@ -37,6 +37,18 @@ k3_family_name(enum k3_family family)
 }
 
 int
+k3_op_takes_bf16(enum k3_op op)
+{
+	static const char takes[K3_N_OPS] = {
+#define X(id, name, args, kernel) [K3_OP_##id] = 1,
+		K3_BF16_OP_MAP(X)
+#undef X
+	};
+
+	return op < K3_N_OPS && takes[op];
+}
+
+int
 k3_op_is_comm(enum k3_op op)
 {
 	return op < K3_N_OPS && table[op].family == K3_FAMILY_COMM;

@@ -103,9 +103,17 @@ enum k3_family {
 	X(GRAD_NORM, grad_norm_partial, OPTIM, k3_grad_norm_args, k3_grad_norm_cpu_f32)                 \
 	X(CLIP_FACTOR, clip_factor, OPTIM, k3_clip_args, k3_clip_factor_cpu)                            \
 	X(ADAMW_STEP, adamw_step, OPTIM, k3_adamw_args, k3_adamw_step_cpu_f32)                          \
+	X(CAST_PARAMS, cast_params, OPTIM, k3_cast_args, k3_cast_params_cpu)                            \
 	X(ROUTER_BIAS_UPDATE, router_bias_update, OPTIM, k3_router_bias_args, k3_router_bias_update_cpu_f32) \
 	X(HASH_DATA, hash_data, OPTIM, k3_hash_args, k3_hash_data_cpu)                                  \
 	X(PARAM_INIT, param_init, IO, k3_param_init_args, k3_param_init_cpu_f32)
+
+/* Operations whose CPU kernel takes bf16 operands as they are, beside the _f32 one where that does not:
+ * X(enum, name, arguments struct, CPU kernel).  All others compute on float copies (tasks/convert.h). */
+#define K3_BF16_OP_MAP(X)                                                   \
+	X(EMBED_FWD, embed_fwd, k3_embed_args, k3_embed_fwd_cpu_bf16)       \
+	X(ADAMW_STEP, adamw_step, k3_adamw_args, k3_adamw_step_cpu_f32)     \
+	X(CAST_PARAMS, cast_params, k3_cast_args, k3_cast_params_cpu)
 
 /* Operations whose arguments come with the submission: X(enum, name, family) */
 #define K3_IO_OP_MAP(X)                 \
@@ -140,6 +148,8 @@ enum k3_op {
 const char *k3_op_name(enum k3_op op);
 enum k3_family k3_op_family(enum k3_op op);
 const char *k3_family_name(enum k3_family family);
+/** 1 for operations of K3_BF16_OP_MAP. */
+int k3_op_takes_bf16(enum k3_op op);
 /** 1 for operations that involve another rank. */
 int k3_op_is_comm(enum k3_op op);
 #endif

@@ -18,7 +18,7 @@
 enum { MOST_DOCS = 4096, MOST_SCHEDULERS = 64 };
 
 struct step_options {
-	const char *model, *documents, *scheduler, *activations, *trace;
+	const char *model, *documents, *scheduler, *activations, *trace, *dtype;
 	long long layers, vocab, tokens, accumulate, workers, window, steps, rounds, warmup, seed;
 	struct k3_cut cut;
 	struct k3_images images;
@@ -69,7 +69,8 @@ enum { N_COLUMNS = sizeof(columns) / sizeof(columns[0]) };
 static void
 print_header(void)
 {
-	printf("model\tlayers\tvocab\ttokens\taccumulate\ttile\tactivations\tscheduler\tworkers\tst"
+	printf("model\tlayers\tvocab\ttokens\taccumulate\ttile\tdtype\tactivations\tscheduler\twork"
+	       "ers\tst"
 	       "arpu\tblas");
 	for (size_t i = 0; i < N_COLUMNS; i++)
 		printf("\t%s", columns[i].name);
@@ -85,8 +86,8 @@ print_row(const struct step_options *o, const struct k3i_step_case *what, const 
 	if (o->cut.tile_tokens)
 		snprintf(tile, sizeof(tile), "%lld", o->cut.tile_tokens);
 	char *activations = k3_activations_text(what->plan.activations, what->config.layers);
-	printf("%s\t%u\t%u\t%lld\t%zu\t%s\t%s\t%s\t%.9g\t%s\t%s", what->config.name,
-	       what->config.layers, what->config.vocab, o->tokens, what->accumulate, tile,
+	printf("%s\t%u\t%u\t%lld\t%zu\t%s\t%s\t%s\t%s\t%.9g\t%s\t%s", what->config.name,
+	       what->config.layers, what->config.vocab, o->tokens, what->accumulate, tile, o->dtype,
 	       activations ? activations : "?",
 	       x->scheduler[0]	 ? x->scheduler
 	       : what->scheduler ? what->scheduler
@@ -179,6 +180,7 @@ make_case(struct step_options *o, struct k3i_step_case *what)
 	K3_TRY(parse_documents(o, what));
 	k3_plan_options_init(&what->plan);
 	k3_images_apply(&o->images, &what->plan);
+	K3_TRY(k3_session_dtype(&what->plan.dtype, o->dtype));
 	if (o->images.tokens > o->tokens) {
 		k3_error("drivers", "--images take %u rows; --tokens are %lld", o->images.tokens,
 			 o->tokens);
@@ -334,6 +336,7 @@ parse(struct step_options *o, int argc, char **argv)
 		 "compares bits of loss, gradients and parameters, twice and between rows", false},
 		{"trace", "DIR", K3_OPT_STRING, &o->trace, 0, 0,
 		 "records all tasks of a single row, as k3_train does", false},
+		K3_DTYPE_OPTION(&o->dtype),
 		{"check", NULL, K3_OPT_SWITCH, &o->check, 0, 0, "checks and times nothing", false},
 		{"limit", "SECONDS", K3_OPT_REAL, &o->limit_s, 1, 1e6,
 		 "time after which a row is given up (600)", false},
@@ -375,6 +378,7 @@ int
 k3_bench_step(int argc, char **argv)
 {
 	struct step_options o = {.tokens = 1024,
+				 .dtype = "fp32",
 				 .accumulate = 1,
 				 .cut.tile_tokens = K3_TILE_AUTO,
 				 .steps = 2,

@@ -18,7 +18,7 @@ enum { ROW_STEP = 64 };
 int
 k3_eval_open(struct k3_session *session, const char *path, uint32_t tile_tokens,
 	     const struct k3_runtime_options *runtime, bool cut_state,
-	     const struct k3_machine *machine, bool vision)
+	     const struct k3_machine *machine, bool vision, enum k3_dtype dtype)
 {
 	struct k3_plan_options options;
 	struct k3_config config;
@@ -42,6 +42,7 @@ k3_eval_open(struct k3_session *session, const char *path, uint32_t tile_tokens,
 	config.vision.present = vision;
 	k3_plan_options_init(&options);
 	options.vision = vision;
+	options.dtype = dtype;
 	options.tile_tokens = tile_tokens;
 	options.cut_state = cut_state;
 	options.machine = machine;
@@ -70,9 +71,9 @@ read_logits(struct k3_session *s, const struct k3_plan *plan, size_t row, float 
 			K3_ASSERT(datum != K3_NO_DATUM);
 			const struct k3_datum *d = &plan->data[datum];
 			if (row - tile->row0 < seen + d->rows) {
-				float *all = malloc(d->bytes);
-				int ret = all ? k3_store_datum_read(s->store, plan, (uint32_t)datum,
-								    all)
+				float *all = malloc(d->rows * vocab * sizeof(*all));
+				int ret = all ? k3_store_floats_read(s->store, plan,
+								     (uint32_t)datum, all)
 					      : K3_ENOMEM;
 				if (ret == K3_OK)
 					memcpy(logits, all + (row - tile->row0 - seen) * vocab,

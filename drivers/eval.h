@@ -12,10 +12,11 @@
  * @param machine    whose rates the costs are; NULL: defaults
  * @param vision     with the tower, which the model must have then; else its weights are
  *                   passed over
+ * @param dtype      as in k3_plan_options
  */
 int k3_eval_open(struct k3_session *session, const char *path, uint32_t tile_tokens,
 		 const struct k3_runtime_options *runtime, bool cut_state,
-		 const struct k3_machine *machine, bool vision);
+		 const struct k3_machine *machine, bool vision, enum k3_dtype dtype);
 
 /**
  * Continues a prompt byte by byte.

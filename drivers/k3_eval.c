@@ -11,7 +11,7 @@
 #include "eval.h"
 
 struct arguments {
-	const char *load, *data, *prompt, *caption, *trace, *machine, *device;
+	const char *load, *data, *prompt, *caption, *trace, *machine, *device, *dtype;
 	long long tokens, bytes, seed, tile, window, trace_tasks, samples;
 	double temperature;
 	bool cut_state;
@@ -101,6 +101,7 @@ parse(struct arguments *a, int argc, char **argv)
 		{"cut-state", NULL, K3_OPT_SWITCH, &a->cut_state, 0, 0,
 		 "for tests: KDA's state and convolution end at each tile", false},
 		K3_DEVICE_OPTION(&a->device),
+		K3_DTYPE_OPTION(&a->dtype),
 		K3_TRACE_OPTIONS(&a->trace, &a->trace_tasks),
 	};
 	int first, ret;
@@ -127,15 +128,17 @@ open_session(struct k3_session *session, struct k3_machine *machine, const struc
 	struct k3_runtime_options runtime = {.window = (uint32_t)a->window,
 					     .trace_dir = a->trace,
 					     .trace_most_tasks = (size_t)a->trace_tasks};
+	enum k3_dtype dtype;
 	bool images = false;
 	int ret;
 
 	K3_TRY(k3_device_parse(&runtime.device, a->device));
+	K3_TRY(k3_session_dtype(&dtype, a->dtype));
 	if (a->data || a->caption)
 		K3_TRY(has_images(a->data ? a->data : a->caption, &images));
 	K3_TRY(k3_session_machine(machine, a->machine));
 	K3_TRY(k3_eval_open(session, a->load, (uint32_t)a->tile, &runtime, a->cut_state, machine,
-			    images));
+			    images, dtype));
 	if (a->data)
 		K3_TRY(k3_session_check_data(session, a->data, (size_t)a->tokens));
 out:
@@ -166,7 +169,8 @@ out:
 int
 main(int argc, char **argv)
 {
-	struct arguments a = {.tokens = 1024, .bytes = 200, .samples = 2, .device = "cpu"};
+	struct arguments a = {
+		.tokens = 1024, .bytes = 200, .samples = 2, .device = "cpu", .dtype = "fp32"};
 	struct k3_session session = {0};
 	struct k3_machine machine;
 	int status = 2, ret;

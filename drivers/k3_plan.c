@@ -21,7 +21,7 @@
 enum { EXIT_USAGE = 2, NOTHING_TO_DO = -1 };
 
 struct arguments {
-	const char *model, *documents, *mesh_text, *activations, *dot, *dot_layers, *json,
+	const char *dtype, *model, *documents, *mesh_text, *activations, *dot, *dot_layers, *json,
 		*vision_table;
 	long long layers, vocab, tokens, accumulate;
 	struct k3_cut cut;
@@ -52,6 +52,7 @@ parse(int argc, char **argv, struct arguments *a)
 		 "their lengths; what is left of T is padding (one document)", false},
 		K3_CUT_OPTIONS(&a->cut),
 		K3_IMAGES_OPTIONS(&a->images),
+		K3_DTYPE_OPTION(&a->dtype),
 		{"accumulate", "M", K3_OPT_INT, &a->accumulate, 1, 1e6,
 		 "microbatches of a step (1)", false},
 		{"mesh", "KEY=N,...", K3_OPT_STRING, &a->mesh_text, 0, 0,
@@ -80,8 +81,10 @@ parse(int argc, char **argv, struct arguments *a)
 	};
 	int first, ret;
 
-	*a = (struct arguments){
-		.accumulate = 1, .cut.tile_tokens = K3_TILE_AUTO, .mesh = {1, 1, 1, 0}};
+	*a = (struct arguments){.dtype = "fp32",
+				.accumulate = 1,
+				.cut.tile_tokens = K3_TILE_AUTO,
+				.mesh = {1, 1, 1, 0}};
 	ret = k3_options_parse("k3_plan", "--model NAME [OPTIONS] | --check-vision FILE.tsv",
 			       "Builds and checks the plan of a training step without running it.\n"
 			       "Counts are those of rank 0 and of one step; memory is that of the "
@@ -268,6 +271,9 @@ run(struct arguments *a, const struct k3_config *config)
 	k3_plan_options_init(&a->options);
 	a->options.mesh = a->mesh;
 	k3_images_apply(&a->images, &a->options);
+	ret = k3_session_dtype(&a->options.dtype, a->dtype);
+	if (ret != K3_OK)
+		return EXIT_USAGE;
 	ret = k3_session_cut(&a->options, &a->machine, &a->cut, config, (size_t)a->tokens);
 	if (ret != K3_OK)
 		return EXIT_USAGE;

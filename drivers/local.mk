@@ -39,6 +39,7 @@ drivers_libdrivers_la_SOURCES = \
 	drivers/train_run.h \
 	drivers/train_vision.c \
 	drivers/verify.h \
+	drivers/verify_bf16.c \
 	drivers/verify_common.c \
 	drivers/verify_compare.c \
 	drivers/verify_gather.c \

@@ -9,6 +9,7 @@
 #include "../common/clock.h"
 #include "../common/status.h"
 #include "../tasks/codelets.h"
+#include "../tasks/convert.h"
 
 enum { ALIGNMENT = 256 }; /* as tasks/runtime.c asks of StarPU */
 
@@ -24,6 +25,7 @@ struct k3_serial {
 	size_t n_places;
 	struct place *place; /* slots of all plans so far */
 	size_t *slot;	     /* [slots of the plan at hand] place of each */
+	void *wide;	     /* scratch for the largest task of that plan */
 };
 
 int
@@ -62,11 +64,16 @@ find_place(struct k3_serial *s, const struct k3_slot *slot, size_t *at)
 static int
 prepare(struct k3_serial *s, const struct k3_plan *plan)
 {
+	size_t most = 0;
 	int ret = K3_OK;
 
 	free(s->slot);
+	free(s->wide);
+	for (size_t i = 0; i < plan->n_tasks; i++)
+		most = plan->task[i].wide_bytes > most ? plan->task[i].wide_bytes : most;
+	s->wide = aligned_alloc(ALIGNMENT, most / ALIGNMENT * ALIGNMENT + ALIGNMENT);
 	s->slot = malloc((plan->n_slots + 1) * sizeof(*s->slot));
-	if (!s->slot)
+	if (!s->slot || !s->wide)
 		return K3_ENOMEM;
 	for (size_t i = 0; i < plan->n_slots && ret == K3_OK; i++)
 		ret = find_place(s, &plan->slot[i], &s->slot[i]);
@@ -84,6 +91,7 @@ k3_serial_destroy(struct k3_serial *serial)
 		free(serial->persist[i]);
 	free(serial->place);
 	free(serial->slot);
+	free(serial->wide);
 	free(serial->persist);
 	free(serial);
 }
@@ -138,10 +146,12 @@ run_task(struct k3_serial *s, const struct k3_plan *plan, const struct k3_task *
 		memcpy(step.hyper, hyper, sizeof(step.hyper));
 		arg = &step;
 	}
+	k3_convert_for(t, s->wide);
 	double start = k3i_thread_us();
 	cl->cpu_funcs[0](buffers, arg);
 	if (us)
 		*us = k3i_thread_us() - start;
+	k3_convert_for(NULL, NULL);
 	return K3_OK;
 }
 

@@ -15,6 +15,17 @@
 enum { CACHED_PLANS = 64, PLAN_IS_OLD = 4 };
 
 int
+k3_session_dtype(enum k3_dtype *dtype, const char *text)
+{
+	if (strcmp(text, "fp32") != 0 && strcmp(text, "bf16") != 0) {
+		k3_error("drivers", "--dtype %s: must be fp32 or bf16", text);
+		return K3_EINVAL;
+	}
+	*dtype = strcmp(text, "bf16") == 0 ? K3_BF16 : K3_F32;
+	return K3_OK;
+}
+
+int
 k3_session_machine(struct k3_machine *machine, const char *file)
 {
 	return k3_machine_open(machine, file, k3_runtime_blas(NULL), k3_runtime_cores());

@@ -154,8 +154,12 @@ check_memory(struct k3i_trainer *t)
 	int ret;
 
 	K3_TRY(k3_memory_run(&memory, model, &shape));
+	uint64_t wide = k3_memory_wide_bytes(&memory);
 	k3_info("drivers", "plan: at most %.1f MiB in handles",
-		(double)k3_memory_bound(&memory) / 1048576);
+		(double)(k3_memory_bound(&memory) - wide) / 1048576);
+	if (wide)
+		k3_info("drivers", "plan: CPU workers take %.1f MiB for float copies of bf16",
+			(double)wide / 1048576);
 	if (o->memory > 0) {
 		K3_TRY(k3_plan_check_memory(&memory, gib_bytes(o->memory), model));
 	} else if (k3_plan_check_memory(&memory, machine_bytes(), model) != K3_OK) {
@@ -221,6 +225,7 @@ static int
 plan_options(struct k3i_trainer *t, struct k3_plan_options *plan)
 {
 	const struct k3_train_options *o = t->options;
+	enum k3_device device;
 	int ret;
 
 	k3_plan_options_init(plan);
@@ -232,6 +237,9 @@ plan_options(struct k3i_trainer *t, struct k3_plan_options *plan)
 	plan->clip_norm = o->clip;
 	plan->fingerprint = o->fingerprint;
 	plan->cut_state = o->cut_state;
+	K3_TRY(k3_session_dtype(&plan->dtype, o->dtype));
+	K3_TRY(k3_device_parse(&device, o->device));
+	plan->on_gpus = device == K3_DEVICE_CUDA;
 	K3_TRY(k3_session_cut(plan, &t->machine, &t->chosen.cut, &t->config, (size_t)o->tokens));
 	K3_TRY(choose_activations(t, plan));
 out:

@@ -13,6 +13,7 @@ struct k3_verify_options {
 	const char *activations; /* see activations.h; NULL: keep */
 	uint32_t bands;		 /* bands that each image is cut in; 0: by patches */
 	bool forced_routing;
+	enum k3_dtype dtype;
 	bool first_difference;	 /* prints every place of the walk, in order */
 	const char *plant_fault; /* name of a tensor whose result is spoilt before the comparison;
 				    NULL */
@@ -37,6 +38,7 @@ struct k3_verify_entry {
 	int place;
 	size_t n_elems;
 	double ratio, max_abs, want_max, tolerance;
+	double err_square, want_square; /* sums over the elements */
 	double *got; /* [n_elems] when values are kept, else NULL */
 	bool spoilt; /* missing, not finite, or not zero where zero is the definition */
 	char why[112];
@@ -46,6 +48,11 @@ struct k3_verify_report {
 	size_t n, cap;
 	struct k3_verify_entry *entry;
 	json_t *deviation; /* float32_run_rms_deviation of the file, or NULL */
+	/* the same of bfloat16, and its median over the tensors of a class */
+	json_t *bf16_deviation, *bf16_median;
+	enum k3_dtype dtype;
+	bool forced_routing;
+	uint32_t layers; /* of the file's model */
 	const char *plant_fault;
 	bool planted; /* a tensor of that name was found */
 	bool first_difference, keep_values;
@@ -59,7 +66,8 @@ void k3_verify_report_fini(struct k3_verify_report *report);
 /**
  * Compares n values.  Error = RMS(got - want) / RMS(want); an all-zero want that zero_by_definition
  * names must be met exactly.
- * @param tolerance  raised to three times the file's own float32 deviation of the class
+ * @param tolerance  of fp32: raised to three times the file's own float32 deviation of the class; in
+ *                   bf16 the class has its own
  */
 void k3_verify_compare(struct k3_verify_report *report, const char *cls, const char *name,
 		       int place, const double *got, const double *want, size_t n, double tolerance,
@@ -67,7 +75,7 @@ void k3_verify_compare(struct k3_verify_report *report, const char *cls, const c
 /** The same for one value per comparison: relative error. */
 void k3_verify_compare_one(struct k3_verify_report *report, const char *cls, const char *name,
 			   double got, double want, double tolerance);
-/** Integers are equal or fail. */
+/** Integers are equal or fail; in bf16 with free routing 4 % of them may differ. */
 void k3_verify_compare_ints(struct k3_verify_report *report, const char *cls, const char *name,
 			    int place, const int32_t *got, const int32_t *want, size_t n);
 /** Was a tensor of this name compared, or reported as missing? */
@@ -93,6 +101,16 @@ int k3i_verify_ops(const struct k3_st *st, const struct k3_verify_options *optio
 /** Histogram [e, bins] and new biases [e] of the quantile rule for scores [t, e]. */
 int k3i_verify_quantile(const double *scores, const double *bias_in, size_t t, size_t e, size_t k,
 			size_t bins, int32_t *hist, double *bias_out);
+
+/** Tolerance in bf16 (parity.md 3, golden cases) of a class that has this one in fp32; INFINITY: nothing
+ * is promised. */
+double k3i_verify_bf16_tolerance(const struct k3_verify_report *report, const char *cls,
+				 double fp32_tolerance);
+/** Before bf16 tensors are judged: those that are small differences of large sums (A_log's gradients) are
+ * measured by the size of all of them. */
+void k3i_verify_bf16_pool(struct k3_verify_report *report);
+/** Most of the median error over the tensors of a class in bf16; INFINITY: it has no such bound. */
+double k3i_verify_bf16_median(const struct k3_verify_report *report, const char *cls);
 
 /** Place of a checkpoint tensor's gradient. */
 int k3i_verify_place(const struct k3_params *params, const struct k3_ckpt_tensor *tensor);

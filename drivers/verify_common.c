@@ -182,6 +182,34 @@ trace_folder(const char *dir, const char *file)
 	return path;
 }
 
+/* Deviations of the file's own bf16 run, which a model's gradients are judged by. */
+static int
+read_bf16_metadata(const struct k3_st *st, struct k3_verify_report *report)
+{
+	int ret = K3_OK;
+
+	json_decref(report->bf16_deviation);
+	json_decref(report->bf16_median);
+	report->bf16_deviation = report->bf16_median = NULL;
+	if (report->dtype != K3_BF16)
+		return K3_OK;
+	K3_TRY(k3i_verify_metadata(st, "bfloat16_run_rms_deviation", JSON_OBJECT,
+				   &report->bf16_deviation));
+	K3_TRY(k3i_verify_metadata(st, "bfloat16_run_rms_median", JSON_OBJECT,
+				   &report->bf16_median));
+	if (k3_st_metadata(st, "train")) {
+		k3_error("drivers", "--dtype bf16: a training file is compared in fp32 alone");
+		ret = K3_EINVAL;
+	} else if (k3_st_metadata(st, "config") &&
+		   (!report->bf16_deviation || !report->bf16_median)) {
+		k3_error("drivers", "--dtype bf16: metadata bfloat16_run_rms_deviation or "
+				    "bfloat16_run_rms_median is missing");
+		ret = K3_EFORMAT;
+	}
+out:
+	return ret;
+}
+
 int
 k3_verify_file(const char *path, const struct k3_verify_options *options,
 	       struct k3_verify_report *report)
@@ -200,6 +228,7 @@ k3_verify_file(const char *path, const struct k3_verify_options *options,
 	json_decref(report->deviation);
 	K3_TRY(k3i_verify_metadata(st, "float32_run_rms_deviation", JSON_OBJECT,
 				   &report->deviation));
+	K3_TRY(read_bf16_metadata(st, report));
 	if (k3_st_metadata(st, "train"))
 		K3_TRY(k3i_verify_train(st, &own, report));
 	else if (k3_st_metadata(st, "config"))

@@ -20,11 +20,11 @@ k3i_verify_gather(struct k3i_verify_case *c, const char *what, int layer, size_t
 		    strcmp(d->what, what) != 0)
 			continue;
 		size_t elems = d->rows * d->row_elems;
-		float *part = malloc(d->bytes + 1);
+		float *part = malloc(elems * sizeof(*part) + 1);
 		double *grown = realloc(out, (have + elems + 1) * sizeof(*out));
 		K3_ASSERT(part && grown);
 		out = grown;
-		int ret = k3_store_datum_read(c->session.store, c->plan, (uint32_t)i, part);
+		int ret = k3_store_floats_read(c->session.store, c->plan, (uint32_t)i, part);
 		for (size_t k = 0; ret == K3_OK && k < elems; k++)
 			out[have + k] = (double)part[k];
 		have += elems;

@@ -128,7 +128,9 @@ k3i_verify_model(const struct k3_st *st, const struct k3_verify_options *options
 	k3_plan_options_init(&plan_options);
 	plan_options.tile_tokens = options->tile_tokens;
 	plan_options.balance = K3_BALANCE_NONE;
+	plan_options.dtype = options->dtype;
 	K3_TRY(k3i_verify_config(st, &c.config));
+	report->layers = c.config.layers;
 	if (options->activations)
 		K3_TRY(k3_activations_parse(plan_options.activations, c.config.layers,
 					    options->activations));

@@ -44,7 +44,7 @@ put(struct ops_case *c, const char *what, const double *const *part, const size_
 	for (size_t i = 0; i < c->plan->n_tiles; i++) {
 		int32_t datum = k3_plan_find(c->plan, what, -1, (int)i, -1);
 		const struct k3_datum *d = &c->plan->data[datum];
-		float *rows = malloc(d->bytes + 1);
+		float *rows = malloc(d->rows * d->row_elems * sizeof(*rows) + 1);
 		if (!rows)
 			return K3_ENOMEM;
 		for (size_t r = 0; r < d->rows; r++) {
@@ -54,7 +54,7 @@ put(struct ops_case *c, const char *what, const double *const *part, const size_
 					to[k] = (float)part[p][(row0 + r) * width[p] + k];
 		}
 		row0 += d->rows;
-		ret = k3_store_datum_write(c->session.store, c->plan, (uint32_t)datum, rows);
+		ret = k3_store_floats_write(c->session.store, c->plan, (uint32_t)datum, rows);
 		free(rows);
 		if (ret != K3_OK)
 			return ret;
@@ -120,9 +120,9 @@ get(struct ops_case *c, const char *what, size_t at, size_t width)
 	for (size_t i = 0; i < c->plan->n_tiles; i++) {
 		int32_t datum = k3_plan_find(c->plan, what, -1, (int)i, -1);
 		const struct k3_datum *d = &c->plan->data[datum];
-		float *rows = malloc(d->bytes + 1);
-		K3_ASSERT(rows && k3_store_datum_read(c->session.store, c->plan, (uint32_t)datum,
-						      rows) == K3_OK);
+		float *rows = malloc(d->rows * d->row_elems * sizeof(*rows) + 1);
+		K3_ASSERT(rows && k3_store_floats_read(c->session.store, c->plan, (uint32_t)datum,
+						       rows) == K3_OK);
 		for (size_t r = 0; r < d->rows; r++)
 			for (size_t k = 0; k < width; k++)
 				out[(row0 + r) * width + k] =
@@ -297,6 +297,7 @@ k3i_verify_ops(const struct k3_st *st, const struct k3_verify_options *options,
 	int ret;
 
 	k3_plan_options_init(&plan_options);
+	plan_options.dtype = options->dtype;
 	K3_TRY(k3_config_preset(&config, "tiny"));
 	K3_TRY(k3_session_open(&c.session, &config, &plan_options, &options->runtime));
 	K3_TRY(all_lengths(&c));

@@ -8,6 +8,7 @@
 #include "verify.h"
 
 static const double second_chance = 1e-7; /* of the largest value of the class */
+static const double routes_differ = 0.04; /* of the free choices in bf16 */
 
 void
 k3_verify_report_init(struct k3_verify_report *report, const struct k3_verify_options *options)
@@ -15,6 +16,8 @@ k3_verify_report_init(struct k3_verify_report *report, const struct k3_verify_op
 	memset(report, 0, sizeof(*report));
 	report->plant_fault = options->plant_fault;
 	report->first_difference = options->first_difference;
+	report->dtype = options->dtype;
+	report->forced_routing = options->forced_routing;
 }
 
 static void
@@ -31,6 +34,8 @@ k3_verify_report_fini(struct k3_verify_report *report)
 	drop_entries(report);
 	free(report->entry);
 	json_decref(report->deviation);
+	json_decref(report->bf16_deviation);
+	json_decref(report->bf16_median);
 	memset(report, 0, sizeof(*report));
 }
 
@@ -50,7 +55,9 @@ add(struct k3_verify_report *r, const char *cls, const char *name, int place, si
 	e->place = place;
 	e->n_elems = n;
 	double own = r->deviation ? json_number_value(json_object_get(r->deviation, cls)) : 0;
-	e->tolerance = 3 * own > tolerance ? 3 * own : tolerance;
+	e->tolerance = r->dtype == K3_BF16   ? k3i_verify_bf16_tolerance(r, cls, tolerance)
+		       : 3 * own > tolerance ? 3 * own
+					     : tolerance;
 	return e;
 }
 
@@ -82,6 +89,8 @@ k3_verify_compare(struct k3_verify_report *report, const char *cls, const char *
 		e->max_abs = d > e->max_abs ? d : e->max_abs;
 		e->want_max = fabs(want[i]) > e->want_max ? fabs(want[i]) : e->want_max;
 	}
+	e->err_square = err;
+	e->want_square = ref;
 	e->ratio = ref > 0 ? sqrt(err / ref) : err > 0 ? INFINITY : 0;
 	if (zero_by_definition && e->want_max == 0 && e->max_abs > 0) {
 		e->spoilt = true;
@@ -103,7 +112,7 @@ k3_verify_compare_ints(struct k3_verify_report *report, const char *cls, const c
 	struct k3_verify_entry *e = add(report, cls, name, place, n, 0);
 	size_t differ = 0, first = 0;
 
-	e->tolerance = 0;
+	e->tolerance = report->dtype == K3_BF16 && !report->forced_routing ? routes_differ : 0;
 	for (size_t i = n; i-- > 0;)
 		if (got[i] != want[i]) {
 			differ++;
@@ -111,7 +120,7 @@ k3_verify_compare_ints(struct k3_verify_report *report, const char *cls, const c
 		}
 	e->ratio = n ? (double)differ / (double)n : 0;
 	if (differ) {
-		e->spoilt = true;
+		e->spoilt = e->ratio > e->tolerance;
 		snprintf(e->why, sizeof(e->why), "%zu differ, first at %zu: %d, want %d", differ,
 			 first, got[first], want[first]);
 	}
@@ -154,6 +163,33 @@ passes(const struct k3_verify_entry *e, double most)
 	return e->ratio <= e->tolerance || e->max_abs <= second_chance * most;
 }
 
+static int
+ascending(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+/* Median error over the tensors of a class that are not all zero. */
+static double
+class_median(const struct k3_verify_report *r, const char *cls)
+{
+	double *ratio = malloc((r->n + 1) * sizeof(*ratio)), median = 0;
+	size_t n = 0;
+
+	K3_ASSERT(ratio != NULL);
+	for (size_t i = 0; i < r->n; i++)
+		if (strcmp(r->entry[i].cls, cls) == 0 && r->entry[i].want_max > 0)
+			ratio[n++] = r->entry[i].ratio;
+	if (n) {
+		qsort(ratio, n, sizeof(*ratio), ascending);
+		median = (ratio[(n - 1) / 2] + ratio[n / 2]) / 2;
+	}
+	free(ratio);
+	return median;
+}
+
 /* One line of the table: a class by its worst tensor. */
 static void
 print_class(struct k3_verify_report *r, const char *cls, const char *file, FILE *out)
@@ -177,9 +213,14 @@ print_class(struct k3_verify_report *r, const char *cls, const char *file, FILE 
 		    (worst_ok == ok && !by_chance && e->ratio > worst->ratio))
 			worst = e;
 	}
-	fprintf(out, "%s\t%s\t%zu\t%.9g\t%.9g\t%.9g\t%s\t%s%s%s\n", file, cls, count, max_abs,
+	double median = class_median(r, cls), bound = k3i_verify_bf16_median(r, cls);
+	bad += !(median <= bound);
+	fprintf(out, "%s\t%s\t%zu\t%.9g\t%.9g\t%.9g\t%s\t%s%s%s", file, cls, count, max_abs,
 		worst->ratio, worst->tolerance, bad ? "FAIL" : "pass", worst->name,
 		worst->why[0] ? ": " : "", worst->why);
+	if (isfinite(bound))
+		fprintf(out, "; median %.3g of %.3g", median, bound);
+	fprintf(out, "\n");
 	if (bad)
 		r->failed++;
 	else
@@ -253,6 +294,8 @@ k3_verify_print(struct k3_verify_report *report, const char *file, FILE *out)
 	const char *base = strrchr(file, '/') ? strrchr(file, '/') + 1 : file;
 	char text[48];
 
+	if (report->dtype == K3_BF16)
+		k3i_verify_bf16_pool(report);
 	for (size_t i = 0; i < report->n; i++) {
 		bool seen = false;
 		for (size_t j = 0; j < i && !seen; j++)

@@ -183,11 +183,11 @@ gather_tiles(struct k3i_verify_case *c, const char *what, int block, bool merged
 		if (!d->keep || d->index != block || strcmp(d->what, what) != 0)
 			continue;
 		const int32_t *layout = layout_of(c->plan, d->tile);
-		float *part = malloc(d->bytes + 1);
+		float *part = malloc(d->rows * d->row_elems * sizeof(*part) + 1);
 		if (!out)
 			out = malloc((rows * d->row_elems + 1) * sizeof(*out));
 		K3_ASSERT(part && out && layout);
-		if (k3_store_datum_read(c->session.store, c->plan, (uint32_t)i, part) == K3_OK) {
+		if (k3_store_floats_read(c->session.store, c->plan, (uint32_t)i, part) == K3_OK) {
 			size_t at = (size_t)layout[K3_VL_MERGED0] * d->row_elems;
 			for (size_t k = 0; merged && k < d->rows * d->row_elems; k++)
 				out[at + k] = (double)part[k];

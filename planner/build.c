@@ -19,6 +19,7 @@ k3i_builder_init(struct k3_builder *b, const struct k3_model *model)
 	memset(b, 0, sizeof(*b));
 	b->model = model;
 	b->config = &model->config;
+	b->act = model->options.dtype;
 	struct k3_arena *arena = k3i_arena_create();
 	if (!arena)
 		return K3_ENOMEM;
@@ -56,11 +57,18 @@ k3i_builder_init(struct k3_builder *b, const struct k3_model *model)
 		b->grad[i] = (struct k3_view){ids + model->n_blocks, ps->param[i].n_blocks,
 					      ps->param[i].block_rows};
 		for (size_t k = 0; k < ps->param[i].n_blocks; k++, ids++) {
-			ids[0] = model->param_block[i] + (uint32_t)k;
-			ids[model->n_blocks] = ids[0] + model->n_blocks;
+			uint32_t block = model->param_block[i] + (uint32_t)k;
+			ids[0] = k3i_source(model, block);
+			ids[model->n_blocks] = block + model->n_blocks;
 		}
 	}
 	return K3_OK;
+}
+
+uint32_t
+k3i_source(const struct k3_model *model, uint32_t block)
+{
+	return model->copy[block] == K3_NO_DATUM ? block : (uint32_t)model->copy[block];
 }
 
 int
@@ -224,6 +232,8 @@ k3i_task(struct k3_builder *b, enum k3_op op, int layer, int tile, int group, si
 	struct k3_plan *p = b->plan;
 
 	K3_ASSERT(args_bytes <= sizeof(b->args_sink));
+	b->wide = 0;
+	b->widens = b->act != K3_F32 && !k3_op_takes_bf16(op);
 	if (b->phantom) {
 		take_position(b);
 		return memset(sink, 0, args_bytes);
@@ -244,6 +254,7 @@ k3i_task(struct k3_builder *b, enum k3_op op, int layer, int tile, int group, si
 		.group = group,
 		.first_access = (uint32_t)p->n_access,
 		.pos = take_position(b),
+		.plan = p,
 		.args = args,
 		.comm = -1,
 		.peer = -1,
@@ -280,11 +291,29 @@ param_bytes(const struct k3_builder *b)
 	return bytes;
 }
 
+/* The plan's scratch is enough for the current task, or for one that is left out. */
+static void
+count_wide(struct k3_builder *b, size_t bytes)
+{
+	if (b->status == K3_OK && bytes > b->plan->wide_bytes)
+		b->plan->wide_bytes = bytes;
+}
+
+void
+k3i_wide_most(struct k3_builder *b, uint32_t datum, size_t n, uint32_t other, size_t m)
+{
+	const struct k3_datum *d = b->plan->data;
+
+	if (b->status == K3_OK && b->act != K3_F32)
+		count_wide(b, n * k3_wide_bytes(&d[datum]) + m * k3_wide_bytes(&d[other]));
+}
+
 void
 k3i_task_end(struct k3_builder *b, double flops, double bytes)
 {
 	struct k3_task *t = b->cur;
 
+	count_wide(b, b->wide);
 	if (b->status == K3_OK && t) {
 		if (t->args)
 			((struct k3_args_head *)(uintptr_t)t->args)->n_buf = t->n_access;
@@ -292,6 +321,7 @@ k3i_task_end(struct k3_builder *b, double flops, double bytes)
 		t->bytes = bytes > 0 ? bytes : k3i_moved_bytes(b, 0, t->n_access);
 		/* rows of a table that are looked up are fewer than the table */
 		t->param_bytes = fmin(param_bytes(b), t->bytes);
+		t->wide_bytes = b->wide;
 		t->cost_us = k3_machine_cost_us(&b->model->machine, (enum k3_op)t->op, flops,
 						t->bytes, t->param_bytes);
 	}
@@ -329,6 +359,8 @@ k3i_use(struct k3_builder *b, uint32_t datum, enum k3_mode mode)
 {
 	struct k3_plan *p = b->plan;
 
+	if (b->status == K3_OK && b->widens && p->data[datum].dtype == K3_BF16)
+		b->wide += k3_wide_bytes(&p->data[datum]);
 	if (b->phantom)
 		k3i_touch(b, datum);
 	if (b->status != K3_OK || !b->cur ||

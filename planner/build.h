@@ -23,7 +23,10 @@ struct k3_builder {
 	size_t cap_data, cap_tasks, cap_access;
 	struct k3_task *cur; /* task being built */
 	uint8_t pass;
-	bool phantom; /* tasks take positions and keep data alive, but are not there */
+	enum k3_dtype act; /* of operands that are no fp32 island */
+	bool widens;	   /* the current task's CPU kernel computes on float copies */
+	size_t wide;	   /* scratch for the operands of the current task so far, phantom or not */
+	bool phantom;	   /* tasks take positions and keep data alive, but are not there */
 	uint32_t pos;
 	int status; /* first failure; later calls do nothing */
 	/* where a build that has failed writes: arguments of tasks; arrays of datum indices */
@@ -41,6 +44,10 @@ uint32_t k3i_data(struct k3_builder *b, const char *what, enum k3_data_kind kind
 		  enum k3_dtype dtype, int layer, int tile, int index, size_t rows,
 		  size_t nominal_rows, size_t row_elems);
 
+/** Persistent datum that tasks read in the place of a row block: its bf16 copy, or the block
+ * itself. */
+uint32_t k3i_source(const struct k3_model *model, uint32_t block);
+
 /** Begins a task and takes its position; args of args_bytes are zeroed.  In phantom mode that is
  * all: what follows up to k3i_task_end extends lifetimes, without an access. */
 void *k3i_task(struct k3_builder *b, enum k3_op op, int layer, int tile, int group,
@@ -52,6 +59,9 @@ void k3i_task_end(struct k3_builder *b, double flops, double bytes);
  * counts once, what is updated twice; work space is written and read again while a cache holds it,
  * and counts once. n is cut at the last access. */
 double k3i_moved_bytes(const struct k3_builder *b, uint32_t first, uint32_t n);
+/** Scratch that an operation may need whatever the images are: for n operands like one datum and m like
+ * another. */
+void k3i_wide_most(struct k3_builder *b, uint32_t datum, size_t n, uint32_t other, size_t m);
 /** Takes the position of a task that this layout does not need. */
 void k3i_skip(struct k3_builder *b);
 /** The same for a task that would need work space: its slot is there whatever the layout. */

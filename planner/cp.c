@@ -89,7 +89,7 @@ halo_task(struct k3i_walk *w, int layer, enum k3_op op, const uint32_t *halo, in
 		k3i_skip(b);
 	} else {
 		k3i_comm_task(b, op, layer, other, -1, cp_comm(w),
-			      k3i_cp_rank(w, b->plan->tile[other].owner_cp), count, K3_F32);
+			      k3i_cp_rank(w, b->plan->tile[other].owner_cp), count, b->act);
 		k3i_use(b, halo[tile], op == K3_OP_HALO_SEND ? K3_R : K3_W);
 		k3i_task_end(b, 0, 0);
 	}
@@ -329,11 +329,12 @@ kv_task(struct k3i_walk *w, enum k3_op op, int layer, uint32_t root)
 
 	k3i_comms(b);
 	struct k3_kv_args *a = k3i_task(b, op, layer, -1, (int)root, sizeof(*a));
+	b->widens = false;
 	if (b->cur) {
 		b->cur->comm = cp_comm(w);
 		b->cur->peer = k3i_cp_rank(w, root);
 		b->cur->count = count;
-		b->cur->comm_dtype = K3_F32;
+		b->cur->comm_dtype = (uint8_t)b->act;
 	}
 	return a;
 }
@@ -354,7 +355,7 @@ k3i_gather_kv(struct k3i_walk *w, int layer, uint32_t *c)
 	for (uint32_t s = 0; s < cp(w) && cp(w) > 1 && b->status == K3_OK; s++) {
 		size_t first = s * w->n;
 		for (size_t j = first; j < first + w->n && s < mine; j++)
-			c[j] = k3i_data(b, "c", K3_DATA_ACT, K3_F32, layer, (int)j, -1,
+			c[j] = k3i_data(b, "c", K3_DATA_ACT, b->act, layer, (int)j, -1,
 					k3i_key_tile(w, j)->rows, w->nominal,
 					w->c->kv_rank + w->c->rope_dim);
 		struct k3_kv_args *a = kv_task(w, K3_OP_GATHER_KV, layer, s);

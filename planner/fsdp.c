@@ -8,7 +8,8 @@
  *
  * Trap: the order of collectives must be the same on all ranks, so what is gathered ahead follows
  * from the model alone, and gradients of a replica group are summed once per step, on the
- * accumulated shards: summing them in every microbatch would count the earlier ones twice. */
+ * accumulated shards: summing them in every microbatch would count the earlier ones twice.  In bf16
+ * mode matrices are gathered as their bf16 copies and vectors as they are; a piece has one type. */
 #include "../common/status.h"
 #include "build.h"
 #include "mesh_comm.h"
@@ -32,6 +33,13 @@ static const struct k3_param *
 param_of(const struct k3_builder *b, uint32_t block)
 {
 	return &b->model->params.param[b->model->persist[block].param];
+}
+
+/* Type of what tasks read of a block. */
+static enum k3_dtype
+source_dtype(const struct k3_builder *b, uint32_t block)
+{
+	return (enum k3_dtype)b->model->persist[k3i_source(b->model, block)].dtype;
 }
 
 /* Elements that each member contributes to a gather of a block. */
@@ -59,6 +67,7 @@ k3i_comm_task(struct k3_builder *b, enum k3_op op, int layer, int tile, int grou
 {
 	k3i_comms(b);
 	k3i_task(b, op, layer, tile, group, 0);
+	b->widens = false;
 	if (!b->cur)
 		return;
 	b->cur->comm = comm;
@@ -70,12 +79,12 @@ k3i_comm_task(struct k3_builder *b, enum k3_op op, int layer, int tile, int grou
 /* A full copy of a block: the members' shards one after the other, so it may be longer than the
  * block. */
 static uint32_t
-full_block(struct k3_builder *b, const char *what, uint32_t block)
+full_block(struct k3_builder *b, const char *what, enum k3_dtype dtype, uint32_t block)
 {
 	const struct k3_param *p = param_of(b, block);
 	size_t shards = k3_mesh_group_size(&b->model->options.mesh, K3_GROUP_SHARD);
 	size_t rows = k3i_shard_pitch(b->model, p, (size_t)b->model->persist[block].index) * shards;
-	uint32_t d = k3i_data(b, what, K3_DATA_GATHERED, K3_F32, p->layer, -1,
+	uint32_t d = k3i_data(b, what, K3_DATA_GATHERED, dtype, p->layer, -1,
 			      b->model->persist[block].index, rows, rows, p->cols);
 
 	if (b->status == K3_OK) {
@@ -108,7 +117,7 @@ begin(struct k3_builder *b)
 	for (uint32_t i = 0; i < n; i++) {
 		f->here[i] = K3_NO_DATUM;
 		if (b->what.backward)
-			b->grad[0].datum[i] = f->grad[i] = full_block(b, "full_grad", i);
+			b->grad[0].datum[i] = f->grad[i] = full_block(b, "full_grad", K3_F32, i);
 	}
 	b->fsdp = f;
 	return b->status == K3_OK ? f : NULL;
@@ -140,18 +149,31 @@ list_part(const struct k3_builder *b, struct k3i_fsdp *f, struct part part)
 	return n;
 }
 
+/* Those of them that are gathered as this type. */
+static size_t
+list_type(const struct k3_builder *b, struct k3i_fsdp *f, struct part part, enum k3_dtype dtype)
+{
+	size_t all = list_part(b, f, part), n = 0;
+
+	for (size_t i = 0; i < all; i++)
+		if (source_dtype(b, f->list[i]) == dtype)
+			f->list[n++] = f->list[i];
+	return n;
+}
+
 /* End of the piece that begins at list[first]: at most piece_bytes when gathered, at least one
  * block. */
 static size_t
-piece_end(const struct k3_builder *b, const uint32_t *list, size_t first, size_t n, uint64_t *count)
+piece_end(const struct k3_builder *b, const uint32_t *list, size_t first, size_t n,
+	  enum k3_dtype dtype, uint64_t *count)
 {
 	size_t shards = k3_mesh_group_size(&b->model->options.mesh, K3_GROUP_SHARD), end = first;
 
 	*count = 0;
 	while (end < n) {
 		uint64_t more = pitch_elems(b, list[end]);
-		if (end > first &&
-		    (*count + more) * shards * sizeof(float) > b->model->options.piece_bytes)
+		if (end > first && (*count + more) * shards * k3_dtype_bytes(dtype) >
+					   b->model->options.piece_bytes)
 			break;
 		*count += more;
 		end++;
@@ -159,28 +181,38 @@ piece_end(const struct k3_builder *b, const uint32_t *list, size_t first, size_t
 	return end;
 }
 
+static void
+gather_type(struct k3_builder *b, struct k3i_fsdp *f, struct part part, enum k3_dtype dtype)
+{
+	size_t n = list_type(b, f, part, dtype), end;
+	int32_t comm = k3i_mesh_comm(&b->model->options.mesh, K3_GROUP_SHARD);
+	uint64_t count;
+
+	for (size_t i = 0; i < n && b->status == K3_OK; i = end) {
+		end = piece_end(b, f->list, i, n, dtype, &count);
+		for (size_t k = i; k < end; k++)
+			f->here[f->list[k]] = (int32_t)full_block(b, "full", dtype, f->list[k]);
+		k3i_comm_task(b, K3_OP_GATHER_PARAMS, part.layer, -1, part.part, comm, -1, count,
+			      dtype);
+		for (size_t k = i; k < end; k++)
+			k3i_use(b, (uint32_t)f->here[f->list[k]], K3_W);
+		for (size_t k = i; k < end; k++)
+			k3i_use(b, k3i_source(b->model, f->list[k]), K3_R);
+		k3i_task_end(b, 0, 0);
+	}
+}
+
 /* Gathers the blocks of a part that are not here yet. */
 static void
 gather(struct k3_builder *b, struct k3i_fsdp *f, struct part part)
 {
-	size_t n = list_part(b, f, part), end;
-	int32_t comm = k3i_mesh_comm(&b->model->options.mesh, K3_GROUP_SHARD);
-	uint64_t count;
+	size_t n = list_part(b, f, part);
 
 	if (!n || f->here[f->list[0]] != K3_NO_DATUM)
 		return;
-	for (size_t i = 0; i < n && b->status == K3_OK; i = end) {
-		end = piece_end(b, f->list, i, n, &count);
-		for (size_t k = i; k < end; k++)
-			f->here[f->list[k]] = (int32_t)full_block(b, "full", f->list[k]);
-		k3i_comm_task(b, K3_OP_GATHER_PARAMS, part.layer, -1, part.part, comm, -1, count,
-			      K3_F32);
-		for (size_t k = i; k < end; k++)
-			k3i_use(b, (uint32_t)f->here[f->list[k]], K3_W);
-		for (size_t k = i; k < end; k++)
-			k3i_use(b, f->list[k], K3_R);
-		k3i_task_end(b, 0, 0);
-	}
+	if (b->act != K3_F32)
+		gather_type(b, f, part, b->act);
+	gather_type(b, f, part, K3_F32);
 }
 
 static int
@@ -260,7 +292,7 @@ k3i_unit_close(struct k3_builder *b, enum k3_unit unit, int layer, int part)
 	size_t n = list_part(b, f, (struct part){unit, layer, part});
 	for (size_t i = 0; i < n; i++) {
 		f->here[f->list[i]] = K3_NO_DATUM;
-		b->weight[0].datum[f->list[i]] = f->list[i];
+		b->weight[0].datum[f->list[i]] = k3i_source(b->model, f->list[i]);
 	}
 }
 
@@ -276,7 +308,7 @@ k3i_unit_reduce(struct k3_builder *b, enum k3_unit unit, int layer, int part)
 		return;
 	size_t n = list_part(b, f, (struct part){unit, layer, part});
 	for (size_t i = 0; i < n && b->status == K3_OK; i = end) {
-		end = piece_end(b, f->list, i, n, &count);
+		end = piece_end(b, f->list, i, n, K3_F32, &count);
 		k3i_comm_task(b, K3_OP_REDUCE_SCATTER_GRADS, layer, -1, part, comm, -1, count,
 			      K3_F32);
 		for (size_t k = i; k < end; k++)

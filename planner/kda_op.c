@@ -96,15 +96,15 @@ tile_data(struct k3_builder *b, const struct k3_kda_op *op, struct op_data *d, i
 	size_t wide = op->heads * (2 * op->k + op->v);
 
 	d->rows = rows;
-	d->qkv = input(b, "qkv", K3_F32, tile, rows, wide);
-	d->g = input(b, "g", K3_F32, tile, rows, op->heads * op->k);
-	d->beta = input(b, "beta", K3_F32, tile, rows, op->heads);
-	d->dout = input(b, "do", K3_F32, tile, rows, op->heads * op->v);
+	d->qkv = input(b, "qkv", b->act, tile, rows, wide);
+	d->g = input(b, "g", b->act, tile, rows, op->heads * op->k);
+	d->beta = input(b, "beta", b->act, tile, rows, op->heads);
+	d->dout = input(b, "do", b->act, tile, rows, op->heads * op->v);
 	d->layout = input(b, "layout", K3_I32, tile, k3_tile_layout_len(rows), 1);
-	d->o = kept(b, "o", K3_DATA_ACT, K3_F32, tile, rows, op->heads * op->v);
-	d->dqkv = kept(b, "dqkv", K3_DATA_ACT, K3_F32, tile, rows, wide);
-	d->dg = kept(b, "dg", K3_DATA_ACT, K3_F32, tile, rows, op->heads * op->k);
-	d->dbeta = kept(b, "dbeta", K3_DATA_ACT, K3_F32, tile, rows, op->heads);
+	d->o = kept(b, "o", K3_DATA_ACT, b->act, tile, rows, op->heads * op->v);
+	d->dqkv = kept(b, "dqkv", K3_DATA_ACT, b->act, tile, rows, wide);
+	d->dg = kept(b, "dg", K3_DATA_ACT, b->act, tile, rows, op->heads * op->k);
+	d->dbeta = kept(b, "dbeta", K3_DATA_ACT, b->act, tile, rows, op->heads);
 	d->dab = k3i_data(b, "dab", K3_DATA_WORK, K3_F32, -1, tile, -1, op->heads, op->heads,
 			  1 + op->k);
 }

@@ -17,7 +17,8 @@ struct k3_kda_op {
  * heads v], "layout" per tile; "state" of tile -1 (S0) [heads, k v]; "dstate" of the last tile
  * (dST). Kept results: "o", "dqkv" (dq | dk | dv), "dg", "dbeta" per tile; "state" of the last tile
  * (ST); "dstate" of tile -1 (dS0).
- * @param model  only for its handles
+ * All but states and layouts have the model's type of activations.
+ * @param model  for its handles and that type
  */
 int k3_plan_kda_op(struct k3_plan **plan, const struct k3_model *model, const struct k3_kda_op *op);
 

@@ -78,6 +78,7 @@ kind_of(enum k3_op op)
 		return RATE_CONV;
 	case K3_OP_GRAD_NORM:
 	case K3_OP_ADAMW_STEP:
+	case K3_OP_CAST_PARAMS:
 	case K3_OP_HASH_DATA:
 		return RATE_UPDATE;
 	case K3_OP_PARAM_INIT:

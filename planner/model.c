@@ -79,6 +79,11 @@ choose(struct k3_plan_options *o, const struct k3_config *c)
 			 o->kda_groups, c->kda_heads, o->mla_groups, c->heads);
 		return K3_EINVAL;
 	}
+	if (o->dtype != K3_F32 && o->dtype != K3_BF16) {
+		k3_error("planner", "type %d of activations: must be %s or %s", (int)o->dtype,
+			 k3_dtype_name(K3_F32), k3_dtype_name(K3_BF16));
+		return K3_EINVAL;
+	}
 	o->kda_groups = groups_of(o->kda_groups, c->kda_heads);
 	o->mla_groups = groups_of(o->mla_groups, c->heads);
 	if (!o->key_tiles)
@@ -152,6 +157,24 @@ put_blocks(struct k3_model *m, size_t *at, const char *what, enum k3_data_kind k
 	}
 }
 
+/* Copies of the matrices' blocks, which have the same rows. */
+static void
+put_copies(struct k3_model *m, size_t *at)
+{
+	for (uint32_t i = 0; i < m->n_blocks; i++) {
+		struct k3_datum d = m->persist[i];
+		m->copy[i] = K3_NO_DATUM;
+		if (m->options.dtype != K3_BF16 || !k3_param_is_matrix(&m->params.param[d.param]))
+			continue;
+		d.what = "copy";
+		d.kind = K3_DATA_COPY;
+		d.dtype = K3_BF16;
+		d.bytes = d.slot_bytes = d.rows * d.row_elems * k3_dtype_bytes(K3_BF16);
+		m->copy[i] = (int32_t)*at;
+		m->persist[(*at)++] = d;
+	}
+}
+
 static void
 put_buffers(struct k3_model *m, size_t *at)
 {
@@ -217,16 +240,18 @@ k3_model_create(struct k3_model **model, const struct k3_config *config,
 	m->param_block = calloc(m->params.n, sizeof(*m->param_block));
 	m->bias = calloc(config->layers, sizeof(*m->bias));
 	m->balance = calloc(config->layers, sizeof(*m->balance));
-	if (!m->param_block || !m->bias || !m->balance)
+	m->copy = calloc(m->n_blocks, sizeof(*m->copy));
+	if (!m->param_block || !m->bias || !m->balance || !m->copy)
 		K3_TRY(K3_ENOMEM);
 	/* the groups depend on the blocks alone, whose sizes put_blocks sets */
-	m->persist = calloc(4 * (size_t)m->n_blocks, sizeof(*m->persist));
+	m->persist = calloc(5 * (size_t)m->n_blocks, sizeof(*m->persist));
 	if (!m->persist)
 		K3_TRY(K3_ENOMEM);
 	put_blocks(m, &at, "param", K3_DATA_PARAM, true);
 	put_blocks(m, &at, "grad", K3_DATA_GRAD, false);
 	put_blocks(m, &at, "exp_avg", K3_DATA_EXP_AVG, false);
 	put_blocks(m, &at, "exp_avg_sq", K3_DATA_EXP_AVG_SQ, false);
+	put_copies(m, &at);
 	m->n_norm_partial = k3i_optim_groups(m, NULL, 0);
 	m->n_hash = m->options.fingerprint ? 1 + 2 * m->n_norm_partial : 0;
 	size_t n = at + 2 * config->layers + 4 + m->n_norm_partial + m->n_hash;
@@ -252,6 +277,7 @@ k3_model_destroy(struct k3_model *model)
 		return;
 	k3_params_fini(&model->params);
 	free(model->param_block);
+	free(model->copy);
 	free(model->bias);
 	free(model->balance);
 	free(model->persist);

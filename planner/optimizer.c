@@ -46,6 +46,29 @@ list_blocks(struct k3_builder *b, struct k3_list *list, const struct k3_block_gr
 		k3i_use(b, kind * b->model->n_blocks + g->first + i, mode);
 }
 
+/* The group's copies that are there; where each block finds its own. */
+static const int32_t *
+list_copies(struct k3_builder *b, struct k3_list *list, const struct k3_block_group *g)
+{
+	int32_t *place = k3i_arena_alloc(b->plan->arena, g->n * sizeof(*place));
+
+	list->first = b->cur ? b->cur->n_access : 0;
+	list->n = 0;
+	if (!place) {
+		b->status = K3_ENOMEM;
+		return NULL;
+	}
+	for (uint32_t i = 0; i < g->n; i++) {
+		int32_t copy = b->model->copy[g->first + i];
+		place[i] = copy == K3_NO_DATUM ? -1 : (int32_t)list->n;
+		if (copy == K3_NO_DATUM)
+			continue;
+		k3i_use(b, (uint32_t)copy, K3_W);
+		list->n++;
+	}
+	return place;
+}
+
 static size_t *
 sizes(struct k3_builder *b, const struct k3_block_group *g, size_t unit, double *total)
 {
@@ -141,6 +164,7 @@ plan_update(struct k3_builder *b, const struct k3_block_group *group, uint32_t n
 		list_blocks(b, &a->exp_avg, &group[i], 2, K3_RW);
 		list_blocks(b, &a->exp_avg_sq, &group[i], 3, K3_RW);
 		list_blocks(b, &a->grads, &group[i], 1, K3_R);
+		a->copy = list_copies(b, &a->copies, &group[i]);
 		a->n_elems = sizes(b, &group[i], 1, &total);
 		k3i_task_end(b, 15 * total, 0);
 	}
@@ -238,6 +262,23 @@ init_block(struct k3_builder *b, size_t param, uint32_t datum, uint64_t seed, bo
 	}
 }
 
+/* bf16 copies of the parameters that have one. */
+static void
+cast_params(struct k3_builder *b)
+{
+	uint32_t n;
+	struct k3_block_group *group = all_groups(b, &n);
+
+	for (uint32_t i = 0; i < n && b->act != K3_F32; i++) {
+		struct k3_cast_args *a = k3i_task(b, K3_OP_CAST_PARAMS, -1, -1, (int)i, sizeof(*a));
+		double total;
+		a->copy = list_copies(b, &a->copies, &group[i]);
+		list_blocks(b, &a->params, &group[i], 0, K3_R);
+		a->n_elems = sizes(b, &group[i], 1, &total);
+		k3i_task_end(b, total, 0);
+	}
+}
+
 int
 k3_plan_init(struct k3_plan **plan, const struct k3_model *model, uint64_t seed, bool parity_mixers)
 {
@@ -260,6 +301,7 @@ k3_plan_init(struct k3_plan **plan, const struct k3_model *model, uint64_t seed,
 					  (struct k3_param_init_args){
 						  .kind = K3_INIT_ZERO,
 						  .n_elems = model->config.experts});
+		cast_params(&b);
 	}
 	return k3i_builder_finish(&b, plan);
 }

@@ -359,6 +359,16 @@ k3_params_fini(struct k3_params *params)
 	memset(params, 0, sizeof(*params));
 }
 
+bool
+k3_param_is_matrix(const struct k3_param *param)
+{
+	/* the mixers' vectors have two dimensions in the checkpoint */
+	bool mixer = param->role == K3_P_ATTN_RES_PROJ || param->role == K3_P_FFN_RES_PROJ ||
+		     param->role == K3_P_OUT_RES_PROJ;
+
+	return param->n_dims != 1 && !param->keep_f32 && !mixer;
+}
+
 int
 k3_params_find(const struct k3_params *params, enum k3_role role, int layer)
 {

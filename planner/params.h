@@ -124,6 +124,10 @@ int k3_params_init(struct k3_params *params, const struct k3_config *config, boo
 		   size_t block_bytes, size_t expert_groups);
 void k3_params_fini(struct k3_params *params);
 
+/** Is it a matrix that bf16 mode reads as a bf16 copy?  Vectors, and what the release keeps in fp32, are
+ * read as they are. */
+bool k3_param_is_matrix(const struct k3_param *param);
+
 /** Index of a parameter, -1 when the layer does not have it. layer -1 for global roles. */
 int k3_params_find(const struct k3_params *params, enum k3_role role, int layer);
 

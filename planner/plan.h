@@ -44,6 +44,7 @@ enum k3_data_kind {
 	K3_DATA_GRAD,
 	K3_DATA_EXP_AVG,
 	K3_DATA_EXP_AVG_SQ, /* per row block of a parameter */
+	K3_DATA_COPY,	    /* the same in bf16, of matrices, for the tasks to read */
 	K3_DATA_BUFFER,	    /* router bias, balance counts, scalars */
 	K3_DATA_INPUT,	    /* token ids, labels, layout, forced routes: written by batch_load */
 	K3_DATA_ACT,	    /* activations and their gradients */
@@ -101,12 +102,16 @@ struct k3_task {
 	int32_t group; /* head group, expert group, vocabulary or parameter block; -1: none */
 	uint32_t first_access, n_access; /* in plan->access, in the order of the kernel's buffers */
 	uint32_t pos;
-	const void *args;    /* k3_<op>_args in the plan's arena; NULL for communication */
-	const char *name;    /* "kda_chunk_fwd.l2.t0.g1", no blanks; lives with the plan */
-	double flops, bytes; /* arithmetic and data moved, from the shapes */
-	double param_bytes;  /* of the bytes: parameters, their gradients and moments */
-	double cost_us;	     /* from operation, flops and bytes: machine.h */
-	int32_t priority;    /* 0 .. K3_MAX_PRIORITY */
+	const struct k3_plan *plan; /* that it belongs to */
+	const void *args;	    /* k3_<op>_args in the plan's arena; NULL for communication */
+	const char *name;	    /* "kda_chunk_fwd.l2.t0.g1", no blanks; lives with the plan */
+	double flops, bytes;	    /* arithmetic and data moved, from the shapes */
+	double param_bytes;	    /* of the bytes: parameters, their gradients and moments */
+	double cost_us;		    /* from operation, flops and bytes: machine.h */
+	/* scratch of a CPU worker, whose kernel computes on float copies of bf16 operands; 0: the
+	 * kernel takes the buffers as they are */
+	size_t wide_bytes;
+	int32_t priority; /* 0 .. K3_MAX_PRIORITY */
 	/* communication only */
 	int32_t comm;	    /* index in plan->comm, -1 else */
 	int32_t peer;	    /* rank of the other side (point to point), of the root; else -1 */
@@ -155,6 +160,11 @@ struct k3_plan_options {
 	 * images are; 0: not known, and slots are as the images need */
 	uint64_t max_patches;
 	bool vision; /* with the vision tower */
+	/* K3_F32, or K3_BF16: type of activations and of the matrices that tasks read (op.h); masters,
+	 * moments and gradients of parameters stay fp32 */
+	enum k3_dtype dtype;
+	/* what has bf16 operands runs on GPUs: no scratch of CPU workers counts in the bound */
+	bool on_gpus;
 	enum k3_balance_rule balance;
 	uint32_t bins;	  /* of the quantile rule; 0: 1000 */
 	double balance_u; /* of the sign rule; 0: 1e-3 */
@@ -186,7 +196,8 @@ struct k3_model {
 	/* persistent index of ... */
 	/* [params.n] the first block's PARAM; GRAD, EXP_AVG, EXP_AVG_SQ follow at + n_blocks each */
 	uint32_t *param_block;
-	uint32_t n_blocks;		       /* row blocks of this rank over all parameters */
+	uint32_t n_blocks; /* row blocks of this rank over all parameters */
+	int32_t *copy;	   /* [n_blocks] the bf16 copy that tasks read in a block's place, or -1 */
 	int32_t *bias, *balance;	       /* [layers] datum or -1 */
 	uint32_t hyper, loss_acc;	       /* scalars of the step */
 	uint32_t step_out[2];		       /* alternates with the parity of the step */
@@ -250,6 +261,9 @@ struct k3_plan {
 	size_t own_first, own_n;   /* tiles of this rank */
 	size_t n_tokens, own_rows; /* T of the stream (padded to the ranks); rows of this rank */
 	uint32_t n_pos;
+	/* most wide_bytes of a task, whatever the documents and images: also of tasks that these do
+	 * not need */
+	size_t wide_bytes;
 	uint64_t layout_hash;
 	double flops;		/* of all tasks */
 	uint64_t slot_bytes;	/* of all slots */
@@ -292,6 +306,13 @@ int k3_plan_init(struct k3_plan **plan, const struct k3_model *model, uint64_t s
 		 bool parity_mixers);
 void k3_plan_destroy(struct k3_plan *plan); /* NULL is legal */
 
+/** Bytes of the place of a bf16 datum's float copy in a worker's scratch: for a full tile. */
+static inline size_t
+k3_wide_bytes(const struct k3_datum *datum)
+{
+	return (datum->slot_bytes * 2 + 63) / 64 * 64;
+}
+
 /** Datum of a plan by name, K3_NO_DATUM when there is none. */
 int32_t k3_plan_find(const struct k3_plan *plan, const char *what, int layer, int tile, int index);
 /** "o l3 t2 i1" into text; returns text. */
@@ -300,6 +321,8 @@ const char *k3_datum_label(const struct k3_datum *datum, char *text, size_t text
 /* Memory of a run: the most slots per class over its plans, plus persistent data. */
 struct k3_memory {
 	uint64_t persist_bytes;
+	uint64_t wide_bytes; /* scratch of a CPU worker: what the largest task needs */
+	uint32_t cores;	     /* CPU workers at most */
 	size_t n_classes;
 	struct {
 		size_t bytes;
@@ -308,6 +331,8 @@ struct k3_memory {
 };
 void k3_memory_init(struct k3_memory *memory, const struct k3_model *model);
 int k3_memory_add(struct k3_memory *memory, const struct k3_plan *plan);
+/** Of the bound: scratch of CPU workers, one for each core; none of it lies on a GPU. */
+uint64_t k3_memory_wide_bytes(const struct k3_memory *memory);
 /** Bound in bytes over every order that the edges allow, per memory node. */
 uint64_t k3_memory_bound(const struct k3_memory *memory);
 void k3_memory_fini(struct k3_memory *memory);

@@ -10,6 +10,7 @@
 
 #include "../common/log.h"
 #include "../common/status.h"
+#include "build.h"
 #include "mesh.h"
 
 /* What is known of a datum at some point of the walk. */
@@ -43,7 +44,7 @@ fault(const struct walk *w, uint32_t datum, uint32_t task, const char *what)
 static bool
 is_block(const struct k3_datum *d)
 {
-	return d->kind == K3_DATA_PARAM || d->kind == K3_DATA_GRAD;
+	return d->kind == K3_DATA_PARAM || d->kind == K3_DATA_COPY || d->kind == K3_DATA_GRAD;
 }
 
 /* Does a persistent datum hold a value before the plan begins? */
@@ -222,20 +223,27 @@ check_slots(const struct walk *w)
 	return ret;
 }
 
+/* Does a task read a row block, or its copy? */
+static bool
+is_read(const struct walk *w, uint32_t block)
+{
+	return w->value[k3i_source(w->plan->model, block)].used;
+}
+
 /* Every parameter of the walk is read; when there is a backward pass, every row block has a
  * gradient. */
 static int
 check_params(const struct walk *w)
 {
 	const struct k3_model *m = w->plan->model;
-	const struct value *param = w->value, *grad = w->value + m->n_blocks;
+	const struct value *grad = w->value + m->n_blocks;
 	bool backward = false, vision = false, text = false;
 
 	for (uint32_t i = 0; i < m->n_blocks; i++) {
 		const struct k3_param *p = &m->params.param[m->persist[i].param];
 		backward = backward || grad[i].touched;
-		vision = vision || (p->unit == K3_UNIT_VISION && param[i].used);
-		text = text || (p->unit == K3_UNIT_HEAD && param[i].used);
+		vision = vision || (p->unit == K3_UNIT_VISION && is_read(w, i));
+		text = text || (p->unit == K3_UNIT_HEAD && is_read(w, i));
 	}
 	for (uint32_t i = 0; i < m->n_blocks; i++) {
 		const struct k3_param *p = &m->params.param[m->persist[i].param];
@@ -244,9 +252,9 @@ check_params(const struct walk *w)
 		/* a plan of the tower alone */
 		if (p->unit != K3_UNIT_VISION && p->unit != K3_UNIT_EMBED && vision && !text)
 			continue;
-		if (!param[i].used || (backward && !grad[i].touched)) {
+		if (!is_read(w, i) || (backward && !grad[i].touched)) {
 			k3_error("planner", "plan: %s, block %d: %s", p->name, m->persist[i].index,
-				 param[i].used ? "no task gives it a gradient"
+				 is_read(w, i) ? "no task gives it a gradient"
 					       : "no task reads it");
 			return K3_EPLAN;
 		}

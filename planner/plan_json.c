@@ -159,6 +159,8 @@ put_task(FILE *out, const struct k3_task *t)
 		", \"pos\": %u, \"priority\": %d, \"flops\": %.9g, \"bytes\": %.9g, "
 		"\"cost_us\": %.9g",
 		t->pos, t->priority, t->flops, t->bytes, t->cost_us);
+	if (t->wide_bytes)
+		fprintf(out, ", \"wide_bytes\": %zu", t->wide_bytes);
 	if (t->comm >= 0)
 		fprintf(out,
 			", \"comm\": %d, \"peer\": %d, \"count\": %" PRIu64 ", \"type\": \"%s\"",

@@ -18,15 +18,16 @@ k3_plan_check_memory(const struct k3_memory *memory, uint64_t limit_bytes,
 		     const struct k3_model *model)
 {
 	const struct k3_plan_options *o = &model->options;
-	uint64_t need = k3_memory_bound(memory), slots = need - memory->persist_bytes;
+	uint64_t need = k3_memory_bound(memory), wide = k3_memory_wide_bytes(memory),
+		 slots = need - memory->persist_bytes - wide;
 	uint32_t shards = k3_mesh_group_size(&o->mesh, K3_GROUP_SHARD);
 
 	if (need <= limit_bytes)
 		return K3_OK;
 	k3_error("planner",
-		 "memory: %.3f GiB needed (persistent %.3f, slots %.3f), limit %.3f GiB: %llu "
-		 "bytes are missing",
-		 gib(need), gib(memory->persist_bytes), gib(slots), gib(limit_bytes),
+		 "memory: %.3f GiB needed (persistent %.3f, slots %.3f, scratch of CPU workers "
+		 "%.3f), limit %.3f GiB: %llu bytes are missing",
+		 gib(need), gib(memory->persist_bytes), gib(slots), gib(wide), gib(limit_bytes),
 		 (unsigned long long)(need - limit_bytes));
 	if (memory->persist_bytes > limit_bytes / 2) {
 		/* what is left beside the slots, or half when they alone are too much */

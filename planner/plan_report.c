@@ -148,7 +148,7 @@ critical_path(FILE *out, const struct k3_plan_stats *s, bool list)
 static void
 memory(FILE *out, const struct k3_memory_use *m)
 {
-	uint64_t bound = k3_memory_bound(&m->memory);
+	uint64_t bound = k3_memory_bound(&m->memory), wide = k3_memory_wide_bytes(&m->memory);
 
 	fprintf(out, "\n%-16s %12s %12s %12s\n", "main memory", "persistent", "slots",
 		"high water");
@@ -160,12 +160,12 @@ memory(FILE *out, const struct k3_memory_use *m)
 				size((double)m->slot_bytes[k]).at,
 				size((double)(m->persist_bytes[k] + m->peak_bytes[k])).at);
 	fprintf(out, "%-16s %12s %12s %12s\n", "all", size((double)m->memory.persist_bytes).at,
-		size((double)(bound - m->memory.persist_bytes)).at,
+		size((double)(bound - wide - m->memory.persist_bytes)).at,
 		size((double)(m->memory.persist_bytes + m->peak_all_bytes)).at);
 	fprintf(out,
-		"bound: %" PRIu64 " bytes (%s): persistent data and slots, under every order "
+		"bound: %" PRIu64 " bytes (%s): persistent data and slots%s, under every order "
 		"of the tasks\n",
-		bound, size((double)bound).at);
+		bound, size((double)bound).at, wide ? ", CPU workers' float copies of bf16" : "");
 }
 
 static void
@@ -198,7 +198,8 @@ title(FILE *out, const struct k3_plan_report *r)
 	fprintf(out, "step: %" PRIu64 " microbatch%s of %zu tokens, %zu tile%s, %zu of them here\n",
 		microbatches, microbatches == 1 ? "" : "es", s->n_tokens, s->n_tiles,
 		s->n_tiles == 1 ? "" : "s", s->own_tiles);
-	fprintf(out, "activations: %s\n", activations ? activations : "?");
+	fprintf(out, "activations: %s%s\n", activations ? activations : "?",
+		s->model->options.dtype == K3_BF16 ? ", bf16" : "");
 	free(activations);
 	fprintf(out,
 		"mesh: dp_replicate=%u dp_shard=%u cp=%u; counts of rank %u, memory of the "

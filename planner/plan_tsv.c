@@ -12,8 +12,8 @@ const char *
 k3_data_kind_name(enum k3_data_kind kind)
 {
 	static const char *const name[K3_N_DATA_KINDS] = {
-		"parameters", "gradients",   "first_moments", "second_moments", "buffers",
-		"inputs",     "activations", "work",	      "gathered",
+		"parameters", "gradients", "first_moments", "second_moments", "copies",
+		"buffers",    "inputs",	   "activations",   "work",	      "gathered",
 	};
 
 	return kind < K3_N_DATA_KINDS ? name[kind] : "unknown";
@@ -107,13 +107,15 @@ static void
 memory_rows(FILE *out, const struct k3_plan_report *r)
 {
 	const struct k3_memory_use *m = r->memory;
-	uint64_t bound = k3_memory_bound(&m->memory);
+	uint64_t bound = k3_memory_bound(&m->memory), wide = k3_memory_wide_bytes(&m->memory);
 
 	kind_rows(out, "persistent_", m->persist_bytes);
 	kind_rows(out, "slots_", m->slot_bytes);
 	kind_rows(out, "high_water_", m->peak_bytes);
 	bytes_row(out, "", "persistent", m->memory.persist_bytes);
-	bytes_row(out, "", "slots", bound - m->memory.persist_bytes);
+	bytes_row(out, "", "slots", bound - wide - m->memory.persist_bytes);
+	if (wide)
+		bytes_row(out, "", "scratch", wide);
 	bytes_row(out, "", "bound", bound);
 	bytes_row(out, "", "high_water", m->memory.persist_bytes + m->peak_all_bytes);
 	if (!r->limit_bytes)

@@ -114,11 +114,14 @@ k3_memory_init(struct k3_memory *memory, const struct k3_model *model)
 {
 	memset(memory, 0, sizeof(*memory));
 	memory->persist_bytes = model->persist_bytes;
+	memory->cores = model->options.on_gpus ? 0 : model->machine.cores;
 }
 
 int
 k3_memory_add(struct k3_memory *memory, const struct k3_plan *plan)
 {
+	if (plan->wide_bytes > memory->wide_bytes)
+		memory->wide_bytes = plan->wide_bytes;
 	for (size_t i = 0; i < plan->n_slots; i++) {
 		const struct k3_slot *s = &plan->slot[i];
 		size_t at = 0;
@@ -143,9 +146,15 @@ k3_memory_add(struct k3_memory *memory, const struct k3_plan *plan)
 }
 
 uint64_t
+k3_memory_wide_bytes(const struct k3_memory *memory)
+{
+	return memory->wide_bytes * memory->cores;
+}
+
+uint64_t
 k3_memory_bound(const struct k3_memory *memory)
 {
-	uint64_t bytes = memory->persist_bytes;
+	uint64_t bytes = memory->persist_bytes + k3_memory_wide_bytes(memory);
 
 	for (size_t i = 0; i < memory->n_classes; i++)
 		bytes += (uint64_t)memory->cls[i].bytes * memory->cls[i].n;

@@ -36,29 +36,53 @@ make_sink(struct k3i_walk *w)
 	return b->array_sink != NULL;
 }
 
+static uint32_t
+tile_data(struct k3i_walk *w, const char *what, enum k3_data_kind kind, enum k3_dtype dtype,
+	  int layer, size_t tile, int index, size_t row_elems)
+{
+	return k3i_data(w->b, what, kind, dtype, layer, (int)(w->b->plan->own_first + tile), index,
+			k3i_rows(w, tile), w->nominal, row_elems);
+}
+
 uint32_t
 k3i_act(struct k3i_walk *w, const char *what, int layer, size_t tile, int index, size_t row_elems)
 {
-	return k3i_data(w->b, what, K3_DATA_ACT, K3_F32, layer, (int)(w->b->plan->own_first + tile),
-			index, k3i_rows(w, tile), w->nominal, row_elems);
+	return tile_data(w, what, K3_DATA_ACT, w->b->act, layer, tile, index, row_elems);
+}
+
+uint32_t
+k3i_stat(struct k3i_walk *w, const char *what, int layer, size_t tile, int index, size_t row_elems)
+{
+	return tile_data(w, what, K3_DATA_ACT, K3_F32, layer, tile, index, row_elems);
+}
+
+static enum k3_data_kind
+saved_kind(const struct k3i_walk *w, int layer)
+{
+	bool read = w->b->what.backward && (w->again || !k3i_recomputes(w, layer));
+
+	return read ? K3_DATA_ACT : K3_DATA_WORK;
 }
 
 uint32_t
 k3i_saved(struct k3i_walk *w, const char *what, int layer, size_t tile, int index, size_t row_elems)
 {
-	bool read = w->b->what.backward && (w->again || !k3i_recomputes(w, layer));
+	return tile_data(w, what, saved_kind(w, layer), w->b->act, layer, tile, index, row_elems);
+}
 
-	return k3i_data(w->b, what, read ? K3_DATA_ACT : K3_DATA_WORK, K3_F32, layer,
-			(int)(w->b->plan->own_first + tile), index, k3i_rows(w, tile), w->nominal,
-			row_elems);
+uint32_t
+k3i_saved_stat(struct k3i_walk *w, const char *what, int layer, size_t tile, int index,
+	       size_t row_elems)
+{
+	return tile_data(w, what, saved_kind(w, layer), K3_F32, layer, tile, index, row_elems);
 }
 
 uint32_t
 k3i_kept(struct k3i_walk *w, const char *what, int layer, size_t tile, size_t row_elems)
 {
-	return k3i_data(w->b, what, w->b->what.backward ? K3_DATA_ACT : K3_DATA_WORK, K3_F32, layer,
-			(int)(w->b->plan->own_first + tile), -1, k3i_rows(w, tile), w->nominal,
-			row_elems);
+	enum k3_data_kind kind = w->b->what.backward ? K3_DATA_ACT : K3_DATA_WORK;
+
+	return tile_data(w, what, kind, w->b->act, layer, tile, -1, row_elems);
 }
 
 bool
@@ -180,7 +204,7 @@ embed(struct k3i_walk *w)
 		k3i_use(b, w->p[i], K3_W);
 		k3i_use(b, w->ids[i], K3_R);
 		k3i_weight(b, &a->table, K3_P_EMBED, -1);
-		k3i_task_end(b, 0, 8.0 * (double)(t * w->c->width));
+		k3i_task_end(b, 0, 2.0 * (double)(t * w->c->width * k3_dtype_bytes(b->act)));
 		if (!w->vision)
 			k3i_keep(w, w->p[i]);
 	}
@@ -203,7 +227,7 @@ mix_fwd(struct k3i_walk *w, const struct mix_roles *r, size_t values, const uint
 	for (size_t i = 0; i < w->n; i++) {
 		size_t t = k3i_rows(w, i), d = w->c->width;
 		y[i] = k3i_act(w, name, r->layer, i, -1, d);
-		stat[i] = k3i_saved(w, "mix_stat", r->layer, i, -1, k3_mix_stat_len(values));
+		stat[i] = k3i_saved_stat(w, "mix_stat", r->layer, i, -1, k3_mix_stat_len(values));
 		struct k3_mix_norm_fwd_args *a = k3i_task(b, K3_OP_MIX_NORM_FWD, r->layer,
 							  k3i_tile_no(w, i), -1, sizeof(*a));
 		a->t = t;
@@ -396,8 +420,8 @@ embed_bwd(struct k3i_walk *w)
 		k3i_grad(b, &a->table, K3_P_EMBED, -1);
 		/* the first clears the table, each updates the rows of its tokens */
 		size_t cleared = a->table.accumulate ? 0 : a->table.rows;
-		k3i_task_end(b, (double)(t * w->c->width),
-			     4.0 * (double)((3 * t + cleared) * w->c->width));
+		size_t moved = t * k3_dtype_bytes(b->act) + (2 * t + cleared) * sizeof(float);
+		k3i_task_end(b, (double)(t * w->c->width), (double)(moved * w->c->width));
 	}
 	k3i_unit_reduce(b, K3_UNIT_EMBED, -1, -1);
 }

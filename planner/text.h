@@ -116,9 +116,14 @@ uint32_t *k3i_array(struct k3i_walk *w, size_t n);
 /** Per-tile activation [rows, row_elems]. */
 uint32_t k3i_act(struct k3i_walk *w, const char *what, int layer, size_t tile, int index,
 		 size_t row_elems);
+/** The same of an fp32 island: statistics. */
+uint32_t k3i_stat(struct k3i_walk *w, const char *what, int layer, size_t tile, int index,
+		  size_t row_elems);
 /** The same when it serves the backward pass alone: work space where that pass does not read it. */
 uint32_t k3i_saved(struct k3i_walk *w, const char *what, int layer, size_t tile, int index,
 		   size_t row_elems);
+uint32_t k3i_saved_stat(struct k3i_walk *w, const char *what, int layer, size_t tile, int index,
+			size_t row_elems);
 /** The same, and it stays there whatever the layer's activations do. */
 uint32_t k3i_kept(struct k3i_walk *w, const char *what, int layer, size_t tile, size_t row_elems);
 /** Does the backward pass compute the layer's activations again? */

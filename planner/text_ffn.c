@@ -489,7 +489,7 @@ dispatch_bwd(struct k3i_walk *w, int l, size_t i, struct grads *gr, uint32_t dh)
 	double flops = 2.0 * (double)t * (double)((r + e) * w->c->width);
 
 	gr->dz[i] = k3i_act(w, "dz", l, i, -1, r);
-	gr->dl[i] = k3i_act(w, "dl", l, i, -1, e);
+	gr->dl[i] = k3i_stat(w, "dl", l, i, -1, e);
 	struct k3_moe_dispatch_args *a =
 		k3i_task(b, K3_OP_MOE_DISPATCH_BWD_DX, l, k3i_tile_no(w, i), -1, sizeof(*a));
 	dispatch_args(w, a, t);
@@ -536,7 +536,7 @@ moe_bwd(struct k3i_walk *w, int l, const uint32_t *dp, uint32_t *dh)
 	for (size_t i = w->n; i-- > 0;) {
 		gr.edgu[i] = k3i_act(w, "expert_dgu", l, i, -1, k * 2 * w->c->expert_ffn);
 		gr.dzs[i] = k3i_act(w, "dzs", l, i, -1, k * w->c->latent);
-		gr.dwt[i] = k3i_act(w, "dwt", l, i, -1, k);
+		gr.dwt[i] = k3i_stat(w, "dwt", l, i, -1, k);
 		dh[i] = k3i_act(w, "dffn_in", l, i, -1, w->c->width);
 		glu_bwd(w, l, i, &kind, dp[i], dh[i]);
 	}

@@ -47,11 +47,11 @@ cross_entropy(struct k3i_walk *w, struct sub *s, size_t index, size_t nominal)
 			    2);
 	for (size_t v = 0; v < n; v++)
 		s->logits[v] = k3i_data(b, "dlogits", b->what.backward ? K3_DATA_ACT : K3_DATA_WORK,
-					K3_F32, -1, tile, (int)(index * n + v), s->rows, nominal,
+					b->act, -1, tile, (int)(index * n + v), s->rows, nominal,
 					block_cols(w, v));
 	int32_t keep = K3_NO_DATUM;
 	if (b->what.keep || b->what.keep_logits)
-		keep = (int32_t)k3i_data(b, "logits", K3_DATA_ACT, K3_F32, -1, tile, (int)index,
+		keep = (int32_t)k3i_data(b, "logits", K3_DATA_ACT, b->act, -1, tile, (int)index,
 					 s->rows, nominal, w->c->vocab);
 	if (b->status != K3_OK)
 		return;

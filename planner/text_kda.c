@@ -99,7 +99,7 @@ conv_fwd(struct k3i_walk *w, int l, size_t i)
 	size_t h = w->c->kda_heads, p = h * w->c->kda_dim;
 
 	ld->qkv[i] = k3i_act(w, "qkv", l, i, -1, 3 * p);
-	ld->rstd[i] = k3i_saved(w, "rstd", l, i, -1, 2 * h);
+	ld->rstd[i] = k3i_saved_stat(w, "rstd", l, i, -1, 2 * h);
 	struct k3_kda_conv_args *a =
 		k3i_task(b, K3_OP_KDA_CONV_FWD, l, k3i_tile_no(w, i), -1, sizeof(*a));
 	conv_args(w, a, tile->rows);
@@ -208,7 +208,7 @@ halo_data(struct k3i_walk *w, int layer, const char *what)
 	uint32_t *d = k3i_array(w, w->n + 1);
 
 	for (size_t i = 0; i <= w->n && w->b->status == K3_OK; i++)
-		d[i] = k3i_data(w->b, what, K3_DATA_ACT, K3_F32, layer,
+		d[i] = k3i_data(w->b, what, K3_DATA_ACT, w->b->act, layer,
 				i < w->n ? k3i_tile_no(w, i) : -1, -1, rows, rows,
 				3 * (size_t)w->c->kda_heads * w->c->kda_dim);
 	return d;

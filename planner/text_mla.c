@@ -134,7 +134,7 @@ expand_fwd(struct k3i_walk *w, int l, size_t j)
 	size_t t = k3i_key_tile(w, j)->rows;
 
 	expand_args(w, &base, t);
-	ld->kv[j] = k3i_data(b, "kv", K3_DATA_ACT, K3_F32, l, (int)j, -1, t, w->nominal,
+	ld->kv[j] = k3i_data(b, "kv", K3_DATA_ACT, b->act, l, (int)j, -1, t, w->nominal,
 			     base.h * (base.nope + base.v) + base.rope);
 	if (!key_needed(w, j)) {
 		k3i_skip_work(b, w->nominal * base.rkv);
@@ -244,7 +244,7 @@ attn_pieces(struct k3i_walk *w, int l)
 			size_t at = i * w->mla_groups + g;
 			ld->att[at] =
 				k3i_act(w, "att", l, i, (int)g, group_heads(w, g) * w->c->v_dim);
-			ld->lse[at] = k3i_saved(w, "lse", l, i, (int)g, group_heads(w, g));
+			ld->lse[at] = k3i_saved_stat(w, "lse", l, i, (int)g, group_heads(w, g));
 		}
 	for (size_t i = 0; i < w->n; i++)
 		attn_fwd(w, l, i, first, first + i + 1);
@@ -324,7 +324,7 @@ out_bwd(struct k3i_walk *w, int l, size_t i, const uint32_t *dp, struct grads *g
 	gr->dzg[i] = k3i_act(w, "dzg", l, i, -1, hv);
 	for (uint32_t g = 0; g < w->mla_groups; g++) {
 		gr->da[at + g] = k3i_act(w, "da", l, i, (int)g, group_heads(w, g) * w->c->v_dim);
-		gr->delta[at + g] = k3i_act(w, "delta", l, i, (int)g, group_heads(w, g));
+		gr->delta[at + g] = k3i_stat(w, "delta", l, i, (int)g, group_heads(w, g));
 	}
 	struct k3_mla_out_args *a =
 		k3i_task(b, K3_OP_MLA_OUT_BWD_DX, l, k3i_tile_no(w, i), -1, sizeof(*a));
@@ -411,7 +411,7 @@ expand_bwd(struct k3i_walk *w, int l, size_t j, struct grads *gr)
 	struct k3_mla_expand_args *a, base;
 
 	expand_args(w, &base, k3i_key_tile(w, j)->rows);
-	gr->dc[j] = k3i_data(b, "dc", K3_DATA_ACT, K3_F32, l, (int)j, -1, base.t, w->nominal,
+	gr->dc[j] = k3i_data(b, "dc", K3_DATA_ACT, b->act, l, (int)j, -1, base.t, w->nominal,
 			     base.rkv + base.rope);
 	gr->made[j] = key_needed(w, j);
 	if (!gr->made[j]) {
@@ -511,7 +511,7 @@ k3i_mla_bwd(struct k3i_walk *w, int layer, const uint32_t *dp, uint32_t *dx)
 			gr.dq[i * w->mla_groups + g] = k3i_act(w, "dq", layer, i, (int)g, hg * kq);
 		for (size_t j = 0; j < w->n_keys; j++)
 			gr.dkv[j * w->mla_groups + g] =
-				k3i_data(w->b, "dkv", K3_DATA_ACT, K3_F32, layer, (int)j, (int)g,
+				k3i_data(w->b, "dkv", K3_DATA_ACT, w->b->act, layer, (int)j, (int)g,
 					 k3i_key_tile(w, j)->rows, w->nominal,
 					 hg * (w->c->nope_dim + w->c->v_dim) + w->c->rope_dim);
 	}

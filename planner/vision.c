@@ -54,7 +54,7 @@ k3i_vision_load(struct k3i_walk *w, int block, size_t i)
 				       .layout = t->layout,
 				       .layout_len = layout_len,
 				       .placeholder = v->tiles.placeholder};
-	v->patches[i] = k3i_data(b, "vit_patches", K3_DATA_INPUT, K3_F32, -1, (int)i, -1, t->n,
+	v->patches[i] = k3i_data(b, "vit_patches", K3_DATA_INPUT, b->act, -1, (int)i, -1, t->n,
 				 v->tiles.nominal_n, pixels);
 	v->layout[i] = k3i_data(b, "vit_layout", K3_DATA_INPUT, K3_I32, -1, (int)i, -1, layout_len,
 				k3_vit_layout_len(v->tiles.nominal_parts), 1);
@@ -148,6 +148,8 @@ k3i_vision_scatter(struct k3i_walk *w)
 		return;
 	for (size_t i = 0; i < w->n; i++) {
 		size_t first = 0, n = wanted(w, i, &first);
+		/* a text tile may ask for the features of all tiles */
+		k3i_wide_most(b, w->p[i], 1, v->features[0], v->tiles.n_most);
 		if (n == 0) {
 			k3i_skip(b);
 			k3i_touch(b, w->map[i]);
@@ -205,6 +207,8 @@ k3i_vision_scatter_bwd(struct k3i_walk *w, int block, size_t j)
 			own[n++] = (uint32_t)i;
 		}
 	v->dy[j] = k3i_vit_merged_data(w, "dvit_features", j, w->c->width, false);
+	/* its rows may lie in all text tiles */
+	k3i_wide_most(b, v->dy[j], 1, w->dp[0], w->n);
 	struct k3_vision_scatter_args *a =
 		k3i_task(b, K3_OP_VISION_SCATTER_BWD, -1, (int)j, block, sizeof(*a));
 	a->m = k3i_vtile(w, j)->m;

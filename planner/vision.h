@@ -61,7 +61,10 @@ void k3i_vit_touch(struct k3i_walk *w, const uint32_t *datum);
  * without one. */
 uint32_t k3i_vit_patch_data(struct k3i_walk *w, const char *what, size_t i, int block,
 			    size_t row_elems, bool saved);
-/** The same by merged tokens. */
+/** The same of an fp32 island: statistics. */
+uint32_t k3i_vit_stat(struct k3i_walk *w, const char *what, size_t i, int block, size_t row_elems,
+		      bool saved);
+/** The same by merged tokens, no statistics. */
 uint32_t k3i_vit_merged_data(struct k3i_walk *w, const char *what, size_t i, size_t row_elems,
 			     bool saved);
 /** k3i_keep of every tile's datum. */

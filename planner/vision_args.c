@@ -7,6 +7,15 @@ k3i_vit_patch_data(struct k3i_walk *w, const char *what, size_t i, int block, si
 		   bool saved)
 {
 	return k3i_data(w->b, what, !saved || k3i_vit_backward(w) ? K3_DATA_ACT : K3_DATA_WORK,
+			w->b->act, -1, (int)i, block, k3i_vtile(w, i)->n,
+			w->vision->tiles.nominal_n, row_elems);
+}
+
+uint32_t
+k3i_vit_stat(struct k3i_walk *w, const char *what, size_t i, int block, size_t row_elems,
+	     bool saved)
+{
+	return k3i_data(w->b, what, !saved || k3i_vit_backward(w) ? K3_DATA_ACT : K3_DATA_WORK,
 			K3_F32, -1, (int)i, block, k3i_vtile(w, i)->n, w->vision->tiles.nominal_n,
 			row_elems);
 }
@@ -15,7 +24,7 @@ uint32_t
 k3i_vit_merged_data(struct k3i_walk *w, const char *what, size_t i, size_t row_elems, bool saved)
 {
 	return k3i_data(w->b, what, !saved || k3i_vit_backward(w) ? K3_DATA_ACT : K3_DATA_WORK,
-			K3_F32, -1, (int)i, -1, k3i_vtile(w, i)->m, w->vision->tiles.nominal_m,
+			w->b->act, -1, (int)i, -1, k3i_vtile(w, i)->m, w->vision->tiles.nominal_m,
 			row_elems);
 }
 

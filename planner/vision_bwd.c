@@ -48,7 +48,7 @@ merge_bwd(struct k3i_walk *w, int block, size_t i)
 	struct k3_builder *b = w->b;
 	struct k3i_vision *v = w->vision;
 	struct k3_vit_merge_args *a, base = k3i_vit_merge_args(w, i);
-	uint32_t dxf = k3i_data(b, "dvit_final", K3_DATA_WORK, K3_F32, -1, (int)i, block, base.n,
+	uint32_t dxf = k3i_data(b, "dvit_final", K3_DATA_WORK, b->act, -1, (int)i, block, base.n,
 				v->tiles.nominal_n, base.d);
 
 	v->dx[i] = k3i_vit_patch_data(w, "dvit_block", i, (int)v->c->layers - 1, base.d, false);
@@ -118,7 +118,7 @@ out_bwd(struct k3i_walk *w, int block, size_t i)
 	double flops = 2.0 * (double)(base.n * base.d * base.dq);
 
 	v->dout[i] = k3i_vit_patch_data(w, "dvit_o", i, block, base.dq, false);
-	v->delta[i] = k3i_vit_patch_data(w, "dvit_delta", i, block, base.h, false);
+	v->delta[i] = k3i_vit_stat(w, "dvit_delta", i, block, base.h, false);
 	struct k3_vit_out_args *a =
 		k3i_task(b, K3_OP_VIT_OUT_BWD_DX, -1, (int)i, block, sizeof(*a));
 	*a = base;

@@ -30,7 +30,7 @@ qkv_fwd(struct k3i_walk *w, int block, size_t i)
 	struct k3_vit_qkv_args base = k3i_vit_qkv_args(w, i);
 
 	bd->qkv[i] = k3i_vit_patch_data(w, "vit_qkv", i, block, 3 * base.dq, false);
-	bd->rstd[i] = k3i_vit_patch_data(w, "vit_rstd", i, block, 1, true);
+	bd->rstd[i] = k3i_vit_stat(w, "vit_rstd", i, block, 1, true);
 	struct k3_vit_qkv_args *a = k3i_task(b, K3_OP_VIT_QKV_FWD, -1, (int)i, block, sizeof(*a));
 	*a = base;
 	k3i_use(b, bd->qkv[i], K3_W);
@@ -54,7 +54,7 @@ attn_fwd(struct k3i_walk *w, int block, size_t i)
 	double pairs = 0;
 
 	bd->o[i] = k3i_vit_patch_data(w, "vit_o", i, block, base.dq, false);
-	bd->lse[i] = k3i_vit_patch_data(w, "vit_lse", i, block, base.h, true);
+	bd->lse[i] = k3i_vit_stat(w, "vit_lse", i, block, base.h, true);
 	a = k3i_task(b, K3_OP_VIT_ATTN_FWD, -1, (int)i, block, sizeof(*a));
 	*a = base;
 	k3i_use(b, bd->o[i], K3_W);
@@ -64,6 +64,8 @@ attn_fwd(struct k3i_walk *w, int block, size_t i)
 	k3i_work(b, k3_vit_attn_fwd_work_floats(v->tiles.nominal_n, base.dq / base.h));
 	k3i_list(b, &a->kqkv, &bd->qkv[t->key0], t->n_keys, K3_R);
 	k3i_list(b, &a->klayout, &v->layout[t->key0], t->n_keys, K3_R);
+	/* an image may lie in all tiles */
+	k3i_wide_most(b, bd->o[i], 1, bd->qkv[i], v->tiles.n_most + 1);
 	for (size_t j = t->key0; j < t->key0 + t->n_keys; j++)
 		pairs += k3i_vit_pair_patches(w, i, j);
 	k3i_task_end(b, 4.0 * pairs * (double)base.dq, 0);
@@ -95,7 +97,7 @@ mlp_fwd(struct k3i_walk *w, int block, size_t i)
 
 	w->vision->x[i] = k3i_vit_patch_data(w, "vit_block", i, block, base.d, false);
 	bd->u[i] = k3i_vit_patch_data(w, "vit_u", i, block, base.f, true);
-	bd->rstd_mlp[i] = k3i_vit_patch_data(w, "vit_rstd_mlp", i, block, 1, true);
+	bd->rstd_mlp[i] = k3i_vit_stat(w, "vit_rstd_mlp", i, block, 1, true);
 	a = k3i_task(b, K3_OP_VIT_MLP_FWD, -1, (int)i, block, sizeof(*a));
 	*a = base;
 	k3i_use(b, w->vision->x[i], K3_W);
@@ -143,9 +145,9 @@ merge_fwd(struct k3i_walk *w, int block, size_t i)
 
 	v->z[i] = k3i_vit_merged_data(w, "vit_z", i, k3i_vit_merged_width(w), false);
 	/* read by nobody but a host that asked for it */
-	v->xf[i] = k3i_data(b, "vit_final", K3_DATA_WORK, K3_F32, -1, (int)i, block, base.n,
+	v->xf[i] = k3i_data(b, "vit_final", K3_DATA_WORK, b->act, -1, (int)i, block, base.n,
 			    v->tiles.nominal_n, base.d);
-	v->rstd_final[i] = k3i_vit_patch_data(w, "vit_rstd_final", i, block, 1, true);
+	v->rstd_final[i] = k3i_vit_stat(w, "vit_rstd_final", i, block, 1, true);
 	a = k3i_task(b, K3_OP_VIT_MERGE_FWD, -1, (int)i, block, sizeof(*a));
 	*a = base;
 	k3i_use(b, v->z[i], K3_W);
@@ -167,10 +169,12 @@ project_fwd(struct k3i_walk *w, int block, size_t i)
 	/* other cp ranks' rows may be all that ask for them */
 	v->features[i] =
 		k3i_data(b, "vit_features", k3i_vision_is_read(w, i) ? K3_DATA_ACT : K3_DATA_WORK,
-			 K3_F32, -1, (int)i, block, base.m, v->tiles.nominal_m, base.dt);
+			 b->act, -1, (int)i, block, base.m, v->tiles.nominal_m, base.dt);
 	v->u[i] = k3i_vit_merged_data(w, "vit_project_u", i, base.c, true);
 	v->s[i] = k3i_vit_merged_data(w, "vit_project_s", i, base.dt, true);
-	v->rstd[i] = k3i_vit_merged_data(w, "vit_project_rstd", i, 1, true);
+	v->rstd[i] =
+		k3i_data(b, "vit_project_rstd", k3i_vit_backward(w) ? K3_DATA_ACT : K3_DATA_WORK,
+			 K3_F32, -1, (int)i, -1, base.m, v->tiles.nominal_m, 1);
 	a = k3i_task(b, K3_OP_VIT_PROJECT_FWD, -1, (int)i, block, sizeof(*a));
 	*a = base;
 	k3i_use(b, v->features[i], K3_W);

@@ -86,6 +86,16 @@ check_keys(const struct k3_params *ps, const struct k3_st *st, const char *suffi
 	return K3_EFORMAT;
 }
 
+/* The copy that tasks read in the place of a block, if it has one. */
+static int
+write_copy(struct k3_store *store, uint32_t block, const float *data)
+{
+	int32_t copy = k3_store_model(store)->copy[block];
+
+	return copy == K3_NO_DATUM ? K3_OK
+				   : k3_store_floats_write(store, NULL, (uint32_t)copy, data);
+}
+
 /* One row block of a parameter from the tensors it overlaps. */
 static int
 load_block(struct k3_store *store, const struct k3_st *st, size_t param, size_t block,
@@ -115,6 +125,8 @@ load_block(struct k3_store *store, const struct k3_st *st, size_t param, size_t 
 	}
 	K3_ASSERT(filled == d->rows);
 	K3_TRY(k3_store_datum_write(store, NULL, datum, data));
+	if (kind == 0)
+		K3_TRY(write_copy(store, datum, data));
 out:
 	free(data);
 	return ret;

@@ -4,13 +4,15 @@
  * One wrapper serves all, since a plan's task carries everything that differs: arguments, modes,
  * name, priority, flops, cost.  The number of buffers varies, so it comes with the task.  The trap: a
  * history model must not see raw row counts, or every document layout is a new, uncalibrated size;
- * its footprint is the operation and the flops in four steps per octave. */
+ * its footprint is the operation and the flops in four steps per octave.  Operands of bf16 are widened
+ * here for the kernels that want floats (convert.h). */
 #include "codelets.h"
 
 #include <math.h>
 
 #include "../common/colors.h"
 #include "../planner/plan.h"
+#include "convert.h"
 
 /* Pointers of a task's buffers. */
 static void
@@ -20,14 +22,64 @@ pointers(void **out, void *const *buffers, uint32_t n)
 		out[i] = (void *)STARPU_VECTOR_GET_PTR(buffers[i]);
 }
 
+/* What a kernel of fp32 works on. */
+static void
+take_buffers(const struct k3_task *t, void **buf, void *const *buffers, uint32_t n)
+{
+	pointers(buf, buffers, n);
+	if (t->wide_bytes)
+		k3i_widen(t, buf);
+}
+
+static void
+give_back(const struct k3_task *t, void **buf, void *const *buffers, uint32_t n)
+{
+	if (!t->wide_bytes)
+		return;
+	pointers(buf, buffers, n);
+	k3i_narrow(t, buf);
+}
+
+typedef void kernel_func(void *const *buf, const void *args);
+
+#define X(id, name, family, args, kernel)                                                          \
+	static void name##_f32(void *const *buf, const void *a)                                    \
+	{                                                                                          \
+		kernel(buf, a);                                                                    \
+	}
+K3_COMPUTE_OP_MAP(X)
+#undef X
+#define X(id, name, args, kernel)                                                                  \
+	static void name##_bf16(void *const *buf, const void *a)                                   \
+	{                                                                                          \
+		kernel(buf, a);                                                                    \
+	}
+K3_BF16_OP_MAP(X)
+#undef X
+
+static kernel_func *const bf16_kernel[K3_N_OPS] = {
+#define X(id, name, args, kernel) [K3_OP_##id] = name##_bf16,
+	K3_BF16_OP_MAP(X)
+#undef X
+};
+
+static void
+run(enum k3_op op, kernel_func *kernel, void *const *buffers, const struct k3_args_head *args)
+{
+	const struct k3_task *t = k3i_task_now();
+	void *buf[args->n_buf + 1];
+
+	if (bf16_kernel[op] && t->plan->model->options.dtype == K3_BF16)
+		kernel = bf16_kernel[op];
+	take_buffers(t, buf, buffers, args->n_buf);
+	kernel(buf, args);
+	give_back(t, buf, buffers, args->n_buf);
+}
+
 #define X(id, name, family, args, kernel)                                                          \
 	static void run_##name(void *buffers[], void *cl_arg)                                      \
 	{                                                                                          \
-		const struct args *a = cl_arg;                                                     \
-		void *buf[a->n_buf + 1];                                                           \
-                                                                                                   \
-		pointers(buf, buffers, a->n_buf);                                                  \
-		kernel(buf, a);                                                                    \
+		run(K3_OP_##id, name##_f32, buffers, cl_arg);                                      \
 	}
 K3_COMPUTE_OP_MAP(X)
 #undef X
@@ -46,10 +98,12 @@ static void
 run_vit_load(void *buffers[], void *cl_arg)
 {
 	const struct k3_vit_load_call *call = cl_arg;
+	const struct k3_task *t = k3i_task_now();
 	void *buf[call->args->n_buf + 1];
 
-	pointers(buf, buffers, call->args->n_buf);
+	take_buffers(t, buf, buffers, call->args->n_buf);
 	k3_vit_load_cpu(buf, call->args, &call->batch);
+	give_back(t, buf, buffers, call->args->n_buf);
 }
 
 static void
@@ -102,8 +156,8 @@ k3_codelets_use_history(bool history)
 {
 	/* initial values are set once a run: their measurements would never settle */
 	for (int op = 0; op < K3_N_OPS; op++)
-		models[op].type = history && op != K3_OP_PARAM_INIT ? STARPU_HISTORY_BASED
-								    : STARPU_PER_ARCH;
+		models[op].type =
+			history && op != K3_OP_PARAM_INIT ? STARPU_HISTORY_BASED : STARPU_PER_ARCH;
 }
 
 static struct starpu_codelet codelets[K3_N_OPS] = {

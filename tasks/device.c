@@ -9,6 +9,7 @@
 #include "../common/log.h"
 #include "../common/status.h"
 #include "codelets.h"
+#include "convert.h"
 
 int
 k3_device_parse(enum k3_device *device, const char *text)
@@ -43,13 +44,17 @@ pointers(void **out, void *const *buffers, uint32_t n)
 }
 
 #define X(op, arguments, stem, scratch)                                                            \
-	static void run_##op##_f32(void *buffers[], void *cl_arg)                                  \
+	static void run_##op(void *buffers[], void *cl_arg)                                        \
 	{                                                                                          \
 		const struct arguments *a = cl_arg;                                                \
+		const struct k3_cuda *cuda = &workers[starpu_worker_get_id_check()];               \
 		void *buf[a->n_buf + 1];                                                           \
                                                                                                    \
 		pointers(buf, buffers, a->n_buf);                                                  \
-		k3_##stem##_cuda_f32(buf, a, &workers[starpu_worker_get_id_check()]);              \
+		if (k3i_task_now()->plan->model->options.dtype == K3_BF16)                         \
+			k3_##stem##_cuda_bf16(buf, a, cuda);                                       \
+		else                                                                               \
+			k3_##stem##_cuda_f32(buf, a, cuda);                                        \
 	}
 K3_CUDA_OP_MAP(X)
 #undef X
@@ -57,11 +62,10 @@ K3_CUDA_OP_MAP(X)
 #define SCRATCH_0(stem) NULL
 #define SCRATCH_1(stem) (scratch_func *)(void (*)(void))k3_##stem##_cuda_scratch
 static const struct {
-	starpu_cuda_func_t f32;
+	starpu_cuda_func_t run;
 	scratch_func *scratch;
 } kernels[K3_N_OPS] = {
-#define X(op, arguments, stem, has_scratch)                                                        \
-	[K3_OP_##op] = {run_##op##_f32, SCRATCH_##has_scratch(stem)},
+#define X(op, arguments, stem, has_scratch) [K3_OP_##op] = {run_##op, SCRATCH_##has_scratch(stem)},
 	K3_CUDA_OP_MAP(X)
 #undef X
 };
@@ -79,8 +83,8 @@ k3i_device_choose(enum k3_device device)
 		struct starpu_codelet *cl = k3_codelet((enum k3_op)op);
 		if (!cl)
 			continue;
-		bool has = device != K3_DEVICE_CPU && kernels[op].f32;
-		cl->cuda_funcs[0] = has ? kernels[op].f32 : NULL;
+		bool has = device != K3_DEVICE_CPU && kernels[op].run;
+		cl->cuda_funcs[0] = has ? kernels[op].run : NULL;
 		cl->cuda_flags[0] = has ? STARPU_CUDA_ASYNC : 0;
 		cl->where = !has		       ? STARPU_CPU
 			    : device == K3_DEVICE_CUDA ? STARPU_CUDA

@@ -3,6 +3,7 @@ libk3_la_SOURCES += \
 	tasks/checkpoint_load.c \
 	tasks/checkpoint_save.c \
 	tasks/codelets.c \
+	tasks/convert.c \
 	tasks/device.c \
 	tasks/perfmodel_check.c \
 	tasks/runtime.c \
@@ -28,6 +29,7 @@ libk3_la_SOURCES += \
 nobase_k3include_HEADERS += \
 	tasks/checkpoint.h \
 	tasks/codelets.h \
+	tasks/convert.h \
 	tasks/device.h \
 	tasks/perfmodel_check.h \
 	tasks/runtime.h \

@@ -17,6 +17,7 @@
 #include "../common/log.h"
 #include "../common/status.h"
 #include "codelets.h"
+#include "convert.h"
 #include "perfmodel_check.h"
 #include "trace_starpu.h"
 #include "watchdog.h"
@@ -212,6 +213,7 @@ k3_runtime_destroy(struct k3_runtime *runtime)
 	k3_runtime_drain(runtime);
 	(void)k3_runtime_trace_finish(runtime);
 	k3i_device_stop();
+	k3i_convert_release();
 	starpu_shutdown(); /* writes the models */
 	if (runtime->calibrate)
 		(void)report_models("after this run", false);

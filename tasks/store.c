@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../codelets/vec/vec.h"
 #include "../common/log.h"
 #include "../common/status.h"
 
@@ -241,6 +242,41 @@ k3_store_datum_write(struct k3_store *store, const struct k3_plan *plan, uint32_
 	memcpy((void *)starpu_vector_get_local_ptr(handle), in, bytes);
 	starpu_data_release(handle);
 out:
+	return ret;
+}
+
+int
+k3_store_floats_read(struct k3_store *store, const struct k3_plan *plan, uint32_t datum, float *out)
+{
+	const struct k3_datum *d = plan ? &plan->data[datum] : &store->model->persist[datum];
+	size_t n = d->rows * d->row_elems;
+
+	if (d->dtype == K3_F32)
+		return k3_store_datum_read(store, plan, datum, out);
+	K3_ASSERT(d->dtype == K3_BF16);
+	uint16_t *half = malloc(d->bytes + 1);
+	int ret = half ? k3_store_datum_read(store, plan, datum, half) : K3_ENOMEM;
+	if (ret == K3_OK)
+		k3_vec()->from_bf16(out, half, n);
+	free(half);
+	return ret;
+}
+
+int
+k3_store_floats_write(struct k3_store *store, const struct k3_plan *plan, uint32_t datum,
+		      const float *in)
+{
+	const struct k3_datum *d = plan ? &plan->data[datum] : &store->model->persist[datum];
+
+	if (d->dtype == K3_F32)
+		return k3_store_datum_write(store, plan, datum, in);
+	K3_ASSERT(d->dtype == K3_BF16);
+	uint16_t *half = malloc(d->bytes + 1);
+	if (!half)
+		return K3_ENOMEM;
+	k3_vec()->to_bf16(half, in, d->rows * d->row_elems);
+	int ret = k3_store_datum_write(store, plan, datum, half);
+	free(half);
 	return ret;
 }
 

@@ -35,6 +35,12 @@ int k3_store_datum_read(struct k3_store *store, const struct k3_plan *plan, uint
 int k3_store_datum_write(struct k3_store *store, const struct k3_plan *plan, uint32_t datum,
 			 const void *in);
 
+/** The same for a datum of F32 or BF16, as floats [rows * row_elems]. */
+int k3_store_floats_read(struct k3_store *store, const struct k3_plan *plan, uint32_t datum,
+			 float *out);
+int k3_store_floats_write(struct k3_store *store, const struct k3_plan *plan, uint32_t datum,
+			  const float *in);
+
 /** Bytes in main memory that handles hold now. */
 uint64_t k3_store_bytes_held(const struct k3_store *store);
 

@@ -9,6 +9,7 @@
 #include "../common/log.h"
 #include "../common/status.h"
 #include "codelets.h"
+#include "convert.h"
 #include "trace_starpu.h"
 
 /* 0 .. K3_MAX_PRIORITY into what the scheduler knows; schedulers without priorities have the range
@@ -154,6 +155,7 @@ k3_submit_plan(struct k3_store *store, const struct k3_plan *plan,
 	starpu_iteration_push((unsigned long)(step < 0 ? 0 : step));
 	K3_TRY(check_codelets(plan));
 	K3_TRY(k3i_device_reserve(plan));
+	K3_TRY(k3i_convert_reserve(plan));
 	K3_TRY(k3_store_prepare(store, plan));
 	for (size_t i = 0; i < plan->n_tasks; i++) {
 		const struct k3_task *t = &plan->task[i];

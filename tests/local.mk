@@ -47,6 +47,7 @@ check_PROGRAMS += \
 	tests/test_param_init \
 	tests/test_params \
 	tests/test_perfmodel_check \
+	tests/test_plan_bf16 \
 	tests/test_plan_check \
 	tests/test_plan_dot \
 	tests/test_plan_mesh \
@@ -56,6 +57,7 @@ check_PROGRAMS += \
 	tests/test_recall \
 	tests/test_rng \
 	tests/test_run_bench_step \
+	tests/test_run_bf16 \
 	tests/test_run_calibrate \
 	tests/test_run_golden \
 	tests/test_run_image_data \
@@ -71,6 +73,7 @@ check_PROGRAMS += \
 	tests/test_st_write \
 	tests/test_trace \
 	tests/test_vec_act \
+	tests/test_vec_bf16 \
 	tests/test_vec_bits \
 	tests/test_vec_gelu \
 	tests/test_vec_sum \

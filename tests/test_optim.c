@@ -8,6 +8,7 @@
 #include "../common/op/loss.h"
 #include "../common/op/optim.h"
 #include "../common/schedule.h"
+#include "../codelets/vec/vec.h"
 #include "held.h"
 
 /* Sum of squares of up to 4 blocks. */
@@ -325,6 +326,80 @@ Test(adamw, a_step_that_is_not_ok_changes_no_bit, .timeout = 60)
 		held_expect_same(joined(s.p, NULL), start, 43, "parameters");
 		held_expect_all(joined(s.m, NULL), 0, 43, "exp_avg");
 		held_expect_all(joined(s.v, NULL), 0, 43, "exp_avg_sq");
+	}
+	held_end();
+}
+
+/* Copies: of the second and the fourth parameter, in the other order. */
+static void
+expect_copies(uint16_t *const *copy, float *const *p, const size_t *n_elems)
+{
+	for (size_t i = 0; i < n_elems[1]; i++) {
+		uint16_t want;
+		k3_vec_base.to_bf16(&want, &p[1][i], 1);
+		cr_assert_eq(copy[1][i], want, "copy of parameter 1, element %zu", i);
+	}
+	for (size_t i = 0; i < n_elems[3]; i++) {
+		uint16_t want;
+		k3_vec_base.to_bf16(&want, &p[3][i], 1);
+		cr_assert_eq(copy[0][i], want, "copy of parameter 3, element %zu", i);
+	}
+}
+
+static uint32_t
+push_all(struct held_task *task, float *const *data, uint32_t n)
+{
+	uint32_t first = task->n;
+
+	for (uint32_t i = 0; i < n; i++)
+		held_push(task, data[i]);
+	return first;
+}
+
+Test(adamw, copies_are_the_rounded_parameters_after_any_step, .timeout = 60)
+{
+	static const size_t n_elems[] = {5, 37, 1, 19};
+	static const int32_t place[] = {-1, 1, -1, 0};
+	const double states[] = {K3_STEP_OK, K3_STEP_NOT_FINITE};
+
+	for (size_t k = 0; k < 2; k++) {
+		double out[K3_OUT_LEN] = {[K3_OUT_STATE] = states[k], [K3_OUT_COEF] = 1};
+		double hyper[K3_HYPER_LEN] = {[K3_HYPER_LR] = 0.1, [K3_HYPER_STEP] = 1};
+		struct held_task task = {{out, hyper}, 2};
+		float *p[4], *m[4], *v[4], *g[4];
+		uint16_t first[19], second[37], *copy[] = {first, second};
+		for (size_t i = 0; i < 4; i++) {
+			p[i] = held_random(i, n_elems[i], -1, 1);
+			g[i] = held_random(10 + i, n_elems[i], -1, 1);
+			m[i] = held_random(20 + i, n_elems[i], -1, 1);
+			v[i] = held_random(30 + i, n_elems[i], 0, 1);
+		}
+		struct k3_adamw_args a = {.beta1 = 0.9,
+					  .beta2 = 0.95,
+					  .eps = 1e-8,
+					  .n_elems = n_elems,
+					  .copy = place};
+		a.params = (struct k3_list){push_all(&task, p, 4), 4};
+		a.exp_avg = (struct k3_list){push_all(&task, m, 4), 4};
+		a.exp_avg_sq = (struct k3_list){push_all(&task, v, 4), 4};
+		a.grads = (struct k3_list){push_all(&task, g, 4), 4};
+		a.copies = (struct k3_list){task.n, 2};
+		held_push(&task, first);
+		held_push(&task, second);
+		a.n_buf = task.n;
+		float before = p[1][0];
+		k3_adamw_step_cpu_f32(task.buf, &a);
+		cr_assert_eq(p[1][0] == before, states[k] != K3_STEP_OK);
+		expect_copies(copy, p, n_elems);
+
+		struct held_task cast = {{first, second}, 2};
+		memset(first, 0xff, sizeof(first));
+		memset(second, 0xff, sizeof(second));
+		struct k3_cast_args c = {.copies = {0, 2}, .n_elems = n_elems, .copy = place};
+		c.params = (struct k3_list){push_all(&cast, p, 4), 4};
+		c.n_buf = cast.n;
+		k3_cast_params_cpu(cast.buf, &c);
+		expect_copies(copy, p, n_elems);
 	}
 	held_end();
 }

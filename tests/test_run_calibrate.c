@@ -134,6 +134,7 @@ calibrate(void)
 	return path;
 }
 
+/* In fp32, where nothing is cast. */
 TEST(a_calibration_measures_every_operation_that_one_rank_runs)
 {
 	const char *path = calibrate();
@@ -151,9 +152,10 @@ TEST(a_calibration_measures_every_operation_that_one_rank_runs)
 	for (size_t i = 0; i < K3_GEMM_SIZES; i++)
 		cr_expect_gt(m.gemm_flops_per_us[i], 100);
 #define X(id, name, family, args, kernel)                                                          \
-	cr_expect_neq(                                                                             \
-		memcmp(&m.rate[K3_OP_##id], &defaults.rate[K3_OP_##id], sizeof(struct k3_rate)),   \
-		0, "%s was not measured", #name);
+	cr_expect(K3_OP_##id == K3_OP_CAST_PARAMS ||                                               \
+			  memcmp(&m.rate[K3_OP_##id], &defaults.rate[K3_OP_##id],                  \
+				 sizeof(struct k3_rate)) != 0,                                     \
+		  "%s was not measured", #name);
 	K3_COMPUTE_OP_MAP(X)
 #undef X
 }

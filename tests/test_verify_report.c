@@ -198,3 +198,125 @@ TEST(a_planted_fault_of_one_percent_turns_the_verdict)
 	cr_assert(report.planted);
 	free(end(0, 1));
 }
+
+/* ---- bf16 */
+
+static void
+begin_bf16(bool forced_routing)
+{
+	struct k3_verify_options options = {.dtype = K3_BF16, .forced_routing = forced_routing};
+
+	k3_verify_report_init(&report, &options);
+	report.layers = 5;
+	report.bf16_deviation = json_loads("{\"grad.param\": 0.2, \"grad.prefix\": 0.8}", 0, NULL);
+	report.bf16_median = json_loads("{\"grad.param\": 0.05, \"grad.prefix\": 0.5}", 0, NULL);
+}
+
+/* One tensor of a class that is off by a share of its value. */
+static void
+off(const char *cls, const char *name, double share)
+{
+	const double want[] = {3, -4}, got[] = {3 * (1 + share), -4 * (1 + share)};
+
+	k3_verify_compare(&report, cls, name, K3_PLACE_LAYERS, got, want, 2, 2e-5, false);
+}
+
+TEST(in_bf16_every_class_has_its_own_tolerance)
+{
+	begin_bf16(true);
+	off("prefix", "prefix.0", 0.059);
+	off("loss", "loss", 0.019);
+	off("gsample", "gsample.a", 0.24);
+	off("gdigest.dot", "gdigest.a", 0.9);
+	off("dg", "T1.dg", 0.019);
+	free(end(5, 0));
+	begin_bf16(true);
+	off("prefix", "prefix.0", 0.061);
+	off("loss", "loss", 0.021);
+	off("gsample", "gsample.a", 0.26);
+	off("dg", "T1.dg", 0.021);
+	free(end(0, 4));
+	begin_bf16(true);
+	report.layers = 13;
+	off("prefix", "prefix.0", 0.079);
+	free(end(1, 0));
+}
+
+TEST(in_bf16_gradients_are_bounded_each_and_in_the_median)
+{
+	begin_bf16(true);
+	off("grad.param", "grad.a", 0.29);
+	off("grad.param", "grad.b", 0.09);
+	off("grad.param", "grad.c", 0.01);
+	free(end(1, 0));
+	begin_bf16(true);
+	off("grad.param", "grad.a", 0.31);
+	off("grad.param", "grad.b", 0.01);
+	off("grad.param", "grad.c", 0.01);
+	free(end(0, 1));
+	begin_bf16(true);
+	off("grad.param", "grad.a", 0.11);
+	off("grad.param", "grad.b", 0.11);
+	off("grad.param", "grad.c", 0.01);
+	char *table = end(0, 1);
+	cr_assert(strstr(table, "median 0.11 of 0.1"), "%s", table);
+	free(table);
+}
+
+/* 1.5 times the file's own figure would be 1.2, and 1 is what no gradient at all has. */
+TEST(in_bf16_a_gradient_of_zeros_is_red_whatever_the_file_allows)
+{
+	begin_bf16(true);
+	off("grad.prefix", "grad.prefix.0", -1);
+	off("grad.prefix", "grad.prefix.1", 0.01);
+	off("grad.prefix", "grad.prefix.2", 0.01);
+	free(end(0, 1));
+}
+
+/* The same error beside the same gradients: of A_log it may be measured by all layers' size. */
+TEST(in_bf16_sums_that_cancel_are_measured_by_all_layers)
+{
+	static const char *const name[] = {"self_attn.A_log", "self_attn.dt_bias"};
+	const double small[] = {0.01, -0.01}, large[] = {0.3, 0.2}, got[] = {0.02, 0};
+
+	for (size_t i = 0; i < 2; i++) {
+		char layer[2][64];
+		begin_bf16(true);
+		for (int l = 0; l < 2; l++)
+			snprintf(layer[l], sizeof(layer[l]), "grad.layers.%d.%s", l, name[i]);
+		k3_verify_compare(&report, "grad.param", layer[0], K3_PLACE_LAYERS, got, small, 2,
+				  1e-4, false);
+		k3_verify_compare(&report, "grad.param", layer[1], K3_PLACE_LAYERS + 1, large,
+				  large, 2, 1e-4, false);
+		k3_verify_compare(&report, "grad.param", "grad.other", K3_PLACE_LAYERS + 1, large,
+				  large, 2, 1e-4, false);
+		free(i == 0 ? end(1, 0) : end(0, 1));
+	}
+}
+
+TEST(in_bf16_free_routes_may_differ_a_little_and_excuse_what_comes_behind_them)
+{
+	int32_t want[100], got[100];
+
+	for (int i = 0; i < 100; i++)
+		want[i] = got[i] = i;
+	for (int i = 0; i < 4; i++)
+		got[i] = -1;
+	begin_bf16(false);
+	k3_verify_compare_ints(&report, "router_ids", "router_ids.1", K3_PLACE_LAYERS, got, want,
+			       100);
+	off("prefix", "prefix.1", 0.5);
+	off("grad.param", "grad.a", 0.5);
+	free(end(3, 0));
+	begin_bf16(false);
+	got[4] = -1;
+	k3_verify_compare_ints(&report, "router_ids", "router_ids.1", K3_PLACE_LAYERS, got, want,
+			       100);
+	off("loss", "loss", 0.03);
+	free(end(0, 2));
+	begin_bf16(true);
+	got[1] = 1;
+	k3_verify_compare_ints(&report, "router_ids", "router_ids.1", K3_PLACE_LAYERS, got, want,
+			       100);
+	free(end(0, 1));
+}

@@ -16,6 +16,20 @@ k3_embed_fwd_cpu_f32(void *const *buf, const struct k3_embed_args *a)
 }
 
 void
+k3_embed_fwd_cpu_bf16(void *const *buf, const struct k3_embed_args *a)
+{
+	uint16_t *y = buf[0];
+	const int32_t *ids = buf[1];
+	const struct k3_weight *w = &a->table;
+
+	for (size_t i = 0; i < a->t; i++) {
+		size_t row = (size_t)ids[i];
+		const uint16_t *block = buf[w->first + row / w->block_rows];
+		memcpy(y + i * a->d, block + row % w->block_rows * a->d, a->d * sizeof(*y));
+	}
+}
+
+void
 k3_embed_bwd_cpu_f32(void *const *buf, const struct k3_embed_args *a)
 {
 	const float *dy = buf[0];

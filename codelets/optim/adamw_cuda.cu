@@ -1,6 +1,8 @@
-/* AdamW in one pass: 16 bytes read and 12 written per element, all in flight before the first use.
+/* AdamW in one pass: 16 bytes read and 12 written per element, and 2 more where the parameter has a bf16
+ * copy, all in flight before the first use.
  * Scalars of the step are made in double by one thread of each block, while the loads are under way.
- * The trap: whether anything may change is known on the device alone. */
+ * The trap: whether anything may change is known on the device alone, and copies are written even when
+ * nothing does, since they are not read. */
 #include "flat.cuh"
 
 extern "C" {
@@ -13,6 +15,7 @@ enum { THREADS = 256, PACKS = 2, TILE = THREADS * PACKS * 4 };
 struct buffers {
 	float *param[FLAT_MOST], *mean[FLAT_MOST], *square[FLAT_MOST];
 	const float *grad[FLAT_MOST];
+	k3_bf16 *copy[FLAT_MOST]; /* NULL: none */
 };
 
 struct rule {
@@ -61,6 +64,18 @@ load_packs(float (*x)[4], const float *from, size_t at, size_t n)
 			pack_load(x[k], from + at + (size_t)k * THREADS * 4);
 }
 
+static __device__ __forceinline__ void
+store_copy(k3_bf16 *to, const float *x)
+{
+	uint2 raw;
+	k3_bf16 *half = reinterpret_cast<k3_bf16 *>(&raw);
+
+#pragma unroll
+	for (int c = 0; c < 4; c++)
+		half[c] = narrow<k3_bf16>(x[c]);
+	*reinterpret_cast<uint2 *>(to) = raw;
+}
+
 static __global__ void
 adamw(struct buffers b, struct flat f, struct rule r, bool aligned, const double *out,
       const double *hyper)
@@ -71,13 +86,15 @@ adamw(struct buffers b, struct flat f, struct rule r, bool aligned, const double
 	size_t packed = aligned ? n : 0;
 	float *param = b.param[at.buffer], *mean = b.mean[at.buffer], *square = b.square[at.buffer];
 	const float *grad = b.grad[at.buffer];
+	k3_bf16 *copy = b.copy[at.buffer];
+	bool ok = out[K3_OUT_STATE] == K3_STEP_OK;
 	float p[PACKS][4], m[PACKS][4], v[PACKS][4], g[PACKS][4];
 
 	load_packs(g, grad, i, packed);
 	load_packs(m, mean, i, packed);
 	load_packs(v, square, i, packed);
 	load_packs(p, param, i, packed);
-	if (out[K3_OUT_STATE] != K3_STEP_OK)
+	if (!ok && !copy)
 		return;
 	if (threadIdx.x == 0)
 		shared = step_scalars(out, hyper, r);
@@ -87,16 +104,33 @@ adamw(struct buffers b, struct flat f, struct rule r, bool aligned, const double
 	for (int k = 0; k < PACKS; k++, i += THREADS * 4) {
 		if (i + 4 <= packed) {
 #pragma unroll
-			for (int c = 0; c < 4; c++)
+			for (int c = 0; c < 4 && ok; c++)
 				update(&p[k][c], &m[k][c], &v[k][c], g[k][c], s);
-			pack_store(mean + i, m[k]);
-			pack_store(square + i, v[k]);
-			pack_store(param + i, p[k]);
+			if (ok) {
+				pack_store(mean + i, m[k]);
+				pack_store(square + i, v[k]);
+				pack_store(param + i, p[k]);
+			}
+			if (copy)
+				store_copy(copy + i, p[k]);
 			continue;
 		}
-		for (size_t c = i; c < i + 4 && c < n; c++)
-			update(param + c, mean + c, square + c, grad[c], s);
+		for (size_t c = i; c < i + 4 && c < n; c++) {
+			if (ok)
+				update(param + c, mean + c, square + c, grad[c], s);
+			if (copy)
+				copy[c] = narrow<k3_bf16>(param[c]);
+		}
 	}
+}
+
+/* The copy of parameter i; NULL: it has none. */
+static k3_bf16 *
+copy_of(void *const *buf, const struct k3_list *copies, const int32_t *copy, uint32_t i)
+{
+	if (!copies->n || copy[i] < 0)
+		return NULL;
+	return (k3_bf16 *)buf[copies->first + (uint32_t)copy[i]];
 }
 
 /* Parameters here are the float masters, whatever the type of the kernels that use them. */
@@ -116,8 +150,10 @@ adamw_step(void *const *buf, const struct k3_adamw_args *a, const struct k3_cuda
 			b.mean[i] = (float *)buf[a->exp_avg.first + first + i];
 			b.square[i] = (float *)buf[a->exp_avg_sq.first + first + i];
 			b.grad[i] = (const float *)buf[a->grads.first + first + i];
+			b.copy[i] = copy_of(buf, &a->copies, a->copy, first + i);
 			bits |= (uintptr_t)b.param[i] | (uintptr_t)b.mean[i] |
-				(uintptr_t)b.square[i] | (uintptr_t)b.grad[i];
+				(uintptr_t)b.square[i] | (uintptr_t)b.grad[i] |
+				(uintptr_t)b.copy[i];
 		}
 		if (f.first_tile[n] == 0)
 			continue;
@@ -128,3 +164,66 @@ adamw_step(void *const *buf, const struct k3_adamw_args *a, const struct k3_cuda
 }
 
 K3_CUDA_SAME(adamw_step, k3_adamw_args)
+
+struct cast_buffers {
+	const float *param[FLAT_MOST];
+	k3_bf16 *copy[FLAT_MOST];
+};
+
+static __global__ void
+cast(struct cast_buffers b, struct flat f, bool aligned)
+{
+	struct flat_tile at = flat_find(f, blockIdx.x);
+	size_t n = f.elems[at.buffer], i = at.tile * TILE + threadIdx.x * 4;
+	size_t packed = aligned ? n : 0;
+	const float *param = b.param[at.buffer];
+	k3_bf16 *copy = b.copy[at.buffer];
+	float p[PACKS][4];
+
+	load_packs(p, param, i, packed);
+#pragma unroll
+	for (int k = 0; k < PACKS; k++, i += THREADS * 4) {
+		if (i + 4 <= packed)
+			store_copy(copy + i, p[k]);
+		for (size_t c = i; i + 4 > packed && c < i + 4 && c < n; c++)
+			copy[c] = narrow<k3_bf16>(param[c]);
+	}
+}
+
+static void
+cast_some(const struct cast_buffers *b, const size_t *elems, uint32_t n, const struct k3_cuda *cuda)
+{
+	struct flat f = flat_of(elems, n, TILE);
+	uintptr_t bits = 0;
+
+	for (uint32_t i = 0; i < n; i++)
+		bits |= (uintptr_t)b->param[i] | (uintptr_t)b->copy[i];
+	if (n == 0 || f.first_tile[n] == 0)
+		return;
+	cast<<<(unsigned)f.first_tile[n], THREADS, 0, (cudaStream_t)cuda->stream>>>(*b, f,
+										    bits % 16 == 0);
+	K3_CUDA_LAUNCHED("cast_params");
+}
+
+static void
+cast_params(void *const *buf, const struct k3_cast_args *a, const struct k3_cuda *cuda)
+{
+	struct cast_buffers b = {};
+	size_t elems[FLAT_MOST];
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < a->params.n; i++) {
+		b.copy[n] = copy_of(buf, &a->copies, a->copy, i);
+		if (!b.copy[n])
+			continue;
+		b.param[n] = (const float *)buf[a->params.first + i];
+		elems[n++] = a->n_elems[i];
+		if (n < FLAT_MOST)
+			continue;
+		cast_some(&b, elems, n, cuda);
+		n = 0;
+	}
+	cast_some(&b, elems, n, cuda);
+}
+
+K3_CUDA_SAME(cast_params, k3_cast_args)

@@ -12,6 +12,7 @@
 #ifndef K3_VEC_VEC_H
 #define K3_VEC_VEC_H
 #include <stddef.h>
+#include <stdint.h>
 
 #include "../linalg/lanes.h"
 
@@ -93,6 +94,10 @@ struct k3_vec {
 	void (*gelu_erf)(float *y, const float *x, size_t n);
 	/** dx = dy (Phi(x) + x phi(x)) */
 	void (*gelu_erf_bwd)(float *dx, const float *dy, const float *x, size_t n);
+	/** y = x, exactly. */
+	void (*from_bf16)(float *y, const uint16_t *x, size_t n);
+	/** y = x rounded to nearest, ties to even; NaN stays NaN.  y is not x. */
+	void (*to_bf16)(uint16_t *y, const float *x, size_t n);
 	/** Turns the pairs of each row of n elements (even) by the same angles: y[i] = x[i] c[i] +
 	 * x[i^1] s[i]; rows follow each other. */
 	void (*rotate)(float *y, const float *x, const float *c, const float *s, size_t rows,

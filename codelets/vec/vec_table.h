@@ -2,6 +2,7 @@
 #ifndef K3_VEC_TABLE_H
 #define K3_VEC_TABLE_H
 #include "vec_act.h"
+#include "vec_bf16.h"
 #include "vec_gelu.h"
 #include "vec_sum.h"
 
@@ -16,6 +17,7 @@
 		.norm_gate_fwd = norm_gate_fwd, .norm_gate_bwd = norm_gate_bwd, .silu = silu,      \
 		.silu_bwd = silu_bwd, .gelu_tanh = gelu_tanh, .gelu_tanh_bwd = gelu_tanh_bwd,      \
 		.gelu_erf = gelu_erf, .gelu_erf_bwd = gelu_erf_bwd,                                \
+		.from_bf16 = from_bf16, .to_bf16 = to_bf16,                                        \
 		.rotate = rotate, .taps_fwd = taps_fwd, .taps_grad = taps_grad,                    \
 	}
 

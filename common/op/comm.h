@@ -10,13 +10,13 @@
  *   stands in the missing rows means nothing.
  *   pitch = bytes of the full block / S.
  * reduce_scatter_grads:
- *   n x W/RW shard (W: sets, RW: adds)
- *   n x RW full block: summed in place, then discarded
+ *   n x W/RW shard (f32) (W: sets, RW: adds)
+ *   n x RW full block (f32): summed in place, then discarded
  * allreduce: n x RW, summed in place.
  * halo_send, halo_recv: 1 x R, 1 x W.
  * kda_state_gather:
- *   n x W [cp, hg, k, v + k]
- *   n x R [hg, k, v + k]
+ *   n x W (f32) [cp, hg, k, v + k]
+ *   n x R (f32) [hg, k, v + k]
  * gather_kv:
  *   Broadcast from the root of its rows [own rows, rkv + rope]: one buffer per tile in order, R on
  *   the root, W on later ranks; earlier ranks need none of it and have one work buffer W for all
@@ -39,7 +39,7 @@ struct k3_kv_args {
 };
 
 /* kda_state_local:
- *    0 W/RW sm [hg, k, v + k]: per head (S | M): the state that the segment leaves when it starts
+ *    0 W/RW sm (f32) [hg, k, v + k]: per head (S | M): the state that the segment leaves when it starts
  *             from zero, and the product of its transitions: (S | M) <- (M_t S + S_t | M_t M) for
  *             each tile t, in order
  *   qkv, f, br, layout, work: 0..1 each, absent: writes zeros (no document is cut here)
@@ -59,8 +59,8 @@ struct k3_kda_state_local_args {
 };
 
 /* kda_state_combine:
- *    0 W    state [hg,k,v]
- *    1 R    sm [cp, hg, k, v + k]
+ *    0 W    state (f32) [hg,k,v]
+ *    1 R    sm (f32) [cp, hg, k, v + k]
  *   state = 0; for j in from: state = M_j state + S_j. */
 struct k3_kda_state_combine_args {
 	uint32_t n_buf;

@@ -20,5 +20,7 @@ struct k3_embed_args {
 	struct k3_weight table; /* table, or its gradient in embed_bwd */
 };
 void k3_embed_fwd_cpu_f32(void *const *buf, const struct k3_embed_args *a);
+/* Rows of bf16 are copied as they are: a table of a whole vocabulary is not widened for a few of them. */
+void k3_embed_fwd_cpu_bf16(void *const *buf, const struct k3_embed_args *a);
 void k3_embed_bwd_cpu_f32(void *const *buf, const struct k3_embed_args *a);
 #endif

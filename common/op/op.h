@@ -11,6 +11,12 @@
  * Lists and weights take a variable number of buffers, so the arguments say where they begin.
  * The same arguments serve every kind of device, and the planner (plain C) fills them.
  * Matrices are row-major without padding unless a leading dimension is named.
+ * Types: in bf16 mode operands of floating numbers are bf16, but
+ *   - those marked (f32): statistics, scores, states, what is summed over a tile;
+ *   - work buffers;
+ *   - parameter vectors, convolution taps and the router bias (k3_param_is_matrix says which are
+ *     matrices), and the gradients of all parameters;
+ * f64 and i32 stay what they are.  Everything is computed in fp32, results are rounded once.
  * "W/RW": the first contribution to a sum writes (flag `accumulate` = 0 in the arguments: the
  * kernel must set every element, nothing may be read), later ones add (`accumulate` = 1). */
 #ifndef K3_OP_OP_H

@@ -5,7 +5,7 @@
 
 /* grad_norm:
  *    0 W    partial f64 [1]: sum of squares
- *   grads: n x R, n_elems[i] floats each
+ *   grads: n x R (f32), n_elems[i] floats each
  *   Accumulates in double, in order. */
 struct k3_grad_norm_args {
 	uint32_t n_buf;
@@ -48,16 +48,30 @@ void k3_clip_factor_cpu(void *const *buf, const struct k3_clip_args *a);
  *    0 R    out (state, coefficient)
  *    1 R    hyper
  *   params, exp_avg, exp_avg_sq: n x RW (f32)
- *   grads: n x R, n_elems[i] floats each
- *   Does nothing unless the state is K3_STEP_OK.
+ *   grads: n x R (f32), n_elems[i] floats each
+ *   copies: 0..n x W bf16: copy copy[i] is parameter i rounded to nearest even, after the update
+ *   Nothing is updated unless the state is K3_STEP_OK; copies are written whatever it is.
  *   theta -= lr*wd*theta; m, v updates; theta -= lr*m^/(sqrt(v^)+eps). */
 struct k3_adamw_args {
 	uint32_t n_buf;
 	double beta1, beta2, eps, weight_decay;
-	struct k3_list params, exp_avg, exp_avg_sq, grads;
+	struct k3_list params, exp_avg, exp_avg_sq, grads, copies;
 	const size_t *n_elems;
+	const int32_t *copy; /* [params.n] index in copies, -1: none; read where copies.n > 0 */
 };
 void k3_adamw_step_cpu_f32(void *const *buf, const struct k3_adamw_args *a);
+
+/* cast_params:
+ *   copies: 0..n x W bf16
+ *   params: n x R (f32), n_elems[i] floats each
+ *   Copy copy[i] is parameter i rounded to nearest even. */
+struct k3_cast_args {
+	uint32_t n_buf;
+	struct k3_list copies, params;
+	const size_t *n_elems;
+	const int32_t *copy; /* [params.n] index in copies, -1: none; read where copies.n > 0 */
+};
+void k3_cast_params_cpu(void *const *buf, const struct k3_cast_args *a);
 
 enum k3_balance_rule { K3_BALANCE_NONE, K3_BALANCE_SIGN, K3_BALANCE_QUANTILE };
 

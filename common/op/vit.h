@@ -342,7 +342,7 @@ void k3_vit_load_cpu(void *const *buf, const struct k3_vit_load_args *a,
 		     const struct k3_host_batch *batch);
 
 /* zero_grads: what a microbatch without images gives the vision parameters: exact zeros, whatever
- *   the weights hold.  0 .. W/RW gradients of elems[i] floats (accumulate = 1: untouched).
+ *   the weights hold.  0 .. W/RW gradients (f32) of elems[i] floats (accumulate = 1: untouched).
  */
 struct k3_zero_args {
 	uint32_t n_buf;

@@ -1,5 +1,6 @@
 /* k3_bench op optim: the passes over all parameters, on a matrix of the dense layer's size. */
 #include <math.h>
+#include <string.h>
 
 #include "bench.h"
 
@@ -96,9 +97,49 @@ adamw(struct bench *b)
 	bench_close(&c);
 }
 
+/* x to the nearest number of eight significant bits, ties to even. */
+static double
+nearest(double x)
+{
+	double unit = x == 0 ? 1 : ldexp(1, ilogb(x) - 7);
+
+	return rint(x / unit) * unit;
+}
+
+static void
+cast_params(struct bench *b)
+{
+	const size_t n = elements(b) / 2 * 2;
+	const int32_t place = 0;
+	struct k3_cast_args a = {.n_elems = &n, .copy = &place, .copies = {0, 1}};
+	struct bench_case c;
+	size_t wrong = 0;
+
+	if (!bench_open(&c, b, "cast_params", BENCH_MEMORY, 0, "n=%zu", n))
+		return;
+	struct bench_call *call = bench_call(&c, K3_OP_CAST_PARAMS);
+	/* two numbers in each */
+	const uint16_t *copy = bench_out_typed(call, "copies", n / 2, BENCH_I32);
+	float *p = bench_in(call, n);
+	a.params = bench_list(call, 1);
+	bench_args(call, &a, sizeof(a));
+	bench_traffic(call, n, n / 2, 0);
+	if (bench_run(&c)) {
+		for (size_t i = 0; i < n; i++) {
+			uint32_t bits = (uint32_t)copy[i] << 16;
+			float got;
+			memcpy(&got, &bits, sizeof(got));
+			wrong += !((double)got == nearest((double)p[i]));
+		}
+		bench_judge(&c, "copies", (double)wrong, 0);
+	}
+	bench_close(&c);
+}
+
 void
 bench_optim(struct bench *b)
 {
 	grad_norm(b);
 	adamw(b);
+	cast_params(b);
 }

@@ -108,6 +108,64 @@ TEST(updates_equal_the_cpu)
 	adamw(N_SIZES, K3_STEP_OK, 1);
 }
 
+/* Halves as pairs, compared bit by bit; the sizes from there on are even. */
+static struct k3_list
+add_copies(struct cuda_case *c, int32_t *copy, size_t n)
+{
+	struct k3_list list = {(uint32_t)c->n, 0};
+
+	for (size_t i = 0; i < n; i++) {
+		copy[i] = sizes[i] % 2 ? -1 : (int32_t)list.n;
+		if (sizes[i] % 2)
+			continue;
+		cuda_case_add(c, CUDA_I32, CUDA_W, sizes[i] / 2, 0, "copies");
+		list.n++;
+	}
+	return list;
+}
+
+/* Without a learning rate the parameters keep their bits, so the copies must be equal. */
+static void
+adamw_copies(size_t n, double state)
+{
+	struct k3_adamw_args a = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .n_elems = sizes};
+	double out[K3_OUT_LEN] = {[K3_OUT_STATE] = state, [K3_OUT_COEF] = 1};
+	double hyper[K3_HYPER_LEN] = {[K3_HYPER_STEP] = 3};
+	int32_t copy[N_SIZES];
+	struct cuda_case c;
+
+	cuda_case_begin(&c, n);
+	cuda_case_values(&c, CUDA_F64, CUDA_R, K3_OUT_LEN, out, "out");
+	cuda_case_values(&c, CUDA_F64, CUDA_R, K3_HYPER_LEN, hyper, "hyper");
+	a.params = add_blocks(&c, CUDA_RW, n, 1, false, "params");
+	a.exp_avg = add_blocks(&c, CUDA_RW, n, 0.1, false, "exp_avg");
+	a.exp_avg_sq = add_blocks(&c, CUDA_RW, n, 0.1, true, "exp_avg_sq");
+	a.grads = add_blocks(&c, CUDA_R, n, 0.2, false, "grads");
+	a.copies = add_copies(&c, copy, n);
+	a.copy = copy;
+	CUDA_CASE_COMPARE(&c, "adamw_step", &a, k3_adamw_step_cpu_f32, adamw_step, 0);
+	cuda_case_end(&c);
+}
+
+TEST(copies_are_rounded_as_on_the_cpu)
+{
+	static const size_t counts[] = {0, 1, 2, 16, 17, N_SIZES};
+
+	for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++) {
+		struct k3_cast_args a = {.n_elems = sizes};
+		int32_t copy[N_SIZES];
+		struct cuda_case c;
+		adamw_copies(counts[i], K3_STEP_OK);
+		adamw_copies(counts[i], K3_STEP_NOT_FINITE);
+		cuda_case_begin(&c, 100 + i);
+		a.copies = add_copies(&c, copy, counts[i]);
+		a.copy = copy;
+		a.params = add_blocks(&c, CUDA_R, counts[i], 1, false, "params");
+		CUDA_CASE_COMPARE(&c, "cast_params", &a, k3_cast_params_cpu, cast_params, 0);
+		cuda_case_end(&c);
+	}
+}
+
 TEST(a_step_that_must_not_happen_changes_nothing)
 {
 	adamw(N_SIZES, K3_STEP_NOT_FINITE, 0.5);
