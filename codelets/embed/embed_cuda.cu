@@ -130,24 +130,29 @@ add_rows(float *row, const T *dy, const int32_t *sorted, const int32_t *sorted_i
 	} x[IN_FLIGHT];
 	int32_t id = sorted_id[from];
 	float sum[N];
-	bool more = true;
+	int n = IN_FLIGHT;
 
 	run_load<float, N>(sum, row + c);
-	for (size_t r = from; more; r += IN_FLIGHT) {
-		int n = 0;
+	for (size_t r = from; n == IN_FLIGHT; r += IN_FLIGHT) {
+		int32_t place[IN_FLIGHT];
+		n = 0;
+		/* all places first: a load that waits for the one before it costs a round trip */
+#pragma unroll
+		for (int f = 0; f < IN_FLIGHT; f++) {
+			size_t at = r + f < t ? r + f : t - 1;
+			place[f] = sorted[at];
+			n += r + f < t && sorted_id[at] == id;
+		}
 #pragma unroll
 		for (int f = 0; f < IN_FLIGHT; f++)
-			if (r + f < t && sorted_id[r + f] == id) {
-				x[f] = *(const struct part *)(dy + (size_t)sorted[r + f] * d + c);
-				n = f + 1;
-			}
+			if (f < n)
+				x[f] = *(const struct part *)(dy + (size_t)place[f] * d + c);
 #pragma unroll
 		for (int f = 0; f < IN_FLIGHT; f++)
 #pragma unroll
 			for (int k = 0; k < N; k++)
 				if (f < n)
 					sum[k] += wide(x[f].x[k]);
-		more = n == IN_FLIGHT;
 	}
 	run_store<float, N>(row + c, sum);
 }
