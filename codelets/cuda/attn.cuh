@@ -1,5 +1,5 @@
-/* What the attention kernels share: ids of rows, the keys that a block of queries can see, and tiles
- * in shared memory.
+/* What the attention kernels share: ids of rows, the keys that a block of queries can see, and
+ * tiles in shared memory.
  *
  * A block of rows meets the run of partner rows whose ids lie between its own; blocks outside that
  * run are never touched.  Where all ids of both are one, only the diagonal needs masks.  The trap:

@@ -1,9 +1,9 @@
-/* Attention on CUDA, for text and vision: what the launchers in codelets/mla and codelets/vit hand to
- * the kernels of attn_fwd.cu and attn_bwd.cu.
+/* Attention on CUDA, for text and vision: what the launchers in codelets/mla and codelets/vit hand
+ * to the kernels of attn_fwd.cu and attn_bwd.cu.
  *
- * Queries and keys lie in tiles.  A row has an id: its document in a tile layout, its item in a vision
- * layout; 0 is none.  A query sees the keys of its id, with ATTN_DOCUMENTS only up to its own global
- * row.  Head i of an operand begins `head` elements after head i - 1.
+ * Queries and keys lie in tiles.  A row has an id: its document in a tile layout, its item in a
+ * vision layout; 0 is none.  A query sees the keys of its id, with ATTN_DOCUMENTS only up to its
+ * own global row.  Head i of an operand begins `head` elements after head i - 1.
  */
 #ifndef K3_CUDA_ATTN_H
 #define K3_CUDA_ATTN_H

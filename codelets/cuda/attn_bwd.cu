@@ -1,5 +1,5 @@
-/* Backward attention: the plain kernel, the gradient of the shared key part, and which kernel runs.
- * The algorithm is told in attn_bwd_tensor.cuh; the plain kernel is the same with 64 rows. */
+/* Backward attention: the plain kernel, the gradient of the shared key part, and which kernel
+ * runs. The algorithm is told in attn_bwd_tensor.cuh; the plain kernel is the same with 64 rows. */
 #include "attn_bwd_tensor.cuh"
 #include "attn_plain.cuh"
 

@@ -1,11 +1,11 @@
 /* Backward attention in bf16 through warpgroup products.
  *
- * One pass has keys as rows and sums dK and dV over blocks of queries, the other has queries as rows
- * and sums dQ over blocks of keys; nothing is shared between blocks of the grid, so sums have one
- * order.  Both are the same algorithm on (rows x, y) and (columns x, y), where a key's x and y are K
- * and V, a query's Q and dA: S = x x^T, D = y y^T, P = exp(scale S - lse), dS = P (D - delta), then
- * dx = scale dS x and, for keys, dy = P y.  128 rows stay in shared memory, 64 columns at a time pass
- * by; P and dS are rounded as left operands in registers.
+ * One pass has keys as rows and sums dK and dV over blocks of queries, the other has queries as
+ * rows and sums dQ over blocks of keys; nothing is shared between blocks of the grid, so sums have
+ * one order.  Both are the same algorithm on (rows x, y) and (columns x, y), where a key's x and y
+ * are K and V, a query's Q and dA: S = x x^T, D = y y^T, P = exp(scale S - lse), dS = P (D -
+ * delta), then dx = scale dS x and, for keys, dy = P y.  128 rows stay in shared memory, 64
+ * columns at a time pass by; P and dS are rounded as left operands in registers.
  */
 #ifndef K3_CUDA_ATTN_BWD_TENSOR_CUH
 #define K3_CUDA_ATTN_BWD_TENSOR_CUH
@@ -31,10 +31,28 @@ template <int KQ, int V> struct bwd_shared {
 struct bwd_work {
 	struct side<k3_bf16> of_rows, of_cols;
 	struct tile_rows rows, cols;
-	struct run all, run; /* of rows, of columns */
-	int head, first;     /* row */
-	bool whole;
+	struct run all, run;  /* of rows, of columns */
+	int head, first, row; /* rows: the block's first; the thread's first in the block */
+	bool causal, whole;
+	uint32_t own, stages; /* tiles */
+	struct bwd_columns *columns;
+	int *row_ids;
 };
+
+/* Where things lie in shared memory. */
+template <int KQ, int V>
+static __device__ __forceinline__ void
+bwd_place(struct bwd_work *w)
+{
+	using sizes = bwd_shared<KQ, V>;
+	unsigned char *base = shared_base();
+
+	w->own = shared_address(base);
+	w->stages = w->own + sizes::x + sizes::y;
+	w->columns = (struct bwd_columns *)(base + sizes::x + sizes::y + 2 * sizes::stage);
+	w->row_ids = (int *)(w->columns + 2);
+	w->row = (threadIdx.x >> 5) * 16 + (threadIdx.x & 31) / 4;
+}
 
 template <bool KEYS>
 static __device__ __forceinline__ void
@@ -43,6 +61,7 @@ bwd_begin(struct bwd_work *w, const struct k3_attn_bwd &p, bool whole)
 	w->head = blockIdx.x;
 	w->first = (int)(KEYS ? blockIdx.y : gridDim.y - 1 - blockIdx.y) * BWD_ROWS;
 	w->whole = whole;
+	w->causal = p.shape.ids == K3_ATTN_DOCUMENTS;
 	struct side<k3_bf16> keys = key_side<k3_bf16>(&p.shape, &p.keys, p.kv, w->head),
 			     queries = query_side<k3_bf16>(&p.shape, &p.q, &p.da, w->head);
 	w->of_rows = KEYS ? keys : queries;
@@ -52,20 +71,21 @@ bwd_begin(struct bwd_work *w, const struct k3_attn_bwd &p, bool whole)
 	struct ids ids = block_ids(&w->rows, w->first, BWD_ROWS);
 	int shift = w->rows.row0 + w->first - w->cols.row0; /* column of the first row */
 	int begin = 0, end = w->cols.n;
-	if (p.shape.ids == K3_ATTN_DOCUMENTS && KEYS)
+	if (w->causal && KEYS)
 		begin = shift;
-	else if (p.shape.ids == K3_ATTN_DOCUMENTS)
+	else if (w->causal)
 		end = shift + BWD_ROWS;
 	w->all = {0, w->rows.n, ids.one};
 	w->run = partners(&w->cols, ids, begin, end);
 }
 
-/* Columns c0 .. into a stage. */
+/* Columns c0 .. into stage `at`. */
 template <int KQ, int V, bool KEYS>
 static __device__ __forceinline__ void
-bwd_load(uint32_t stage, struct bwd_columns *c, const struct k3_attn_bwd &p,
-	 const struct bwd_work &w, int c0)
+bwd_load(const struct k3_attn_bwd &p, const struct bwd_work &w, int c0, int at)
 {
+	uint32_t stage = w.stages + at * bwd_shared<KQ, V>::stage;
+	struct bwd_columns *c = w.columns + at;
 	uint32_t present = rows_present<BWD_COLS>(w.cols, w.run, c0);
 
 	tile_load<BWD_COLS, KQ>(stage, x_of(&w.of_cols), present, c0, w.whole);
@@ -189,24 +209,66 @@ store_y(const float *dy, int h, const struct k3_attn_bwd &p, const struct bwd_wo
 	}
 }
 
+/* The block's own rows. */
+template <int KQ, int V>
+static __device__ __forceinline__ void
+bwd_load_rows(const struct bwd_work &w)
+{
+	uint32_t present = rows_present<BWD_ROWS>(w.rows, w.all, w.first);
+
+	tile_load<BWD_ROWS, KQ>(w.own, x_of(&w.of_rows), present, w.first, w.whole);
+	tile_load<BWD_ROWS, V>(w.own + bwd_shared<KQ, V>::x, y_of(&w.of_rows), present, w.first,
+			       w.whole);
+	ids_load<BWD_ROWS>(w.row_ids, w.rows, w.all, w.first, 0);
+}
+
+static __device__ __forceinline__ struct bwd_stats
+row_stats(const struct k3_attn_bwd &p, const struct bwd_work &w)
+{
+	struct bwd_stats stats;
+
+#pragma unroll
+	for (int h = 0; h < 2; h++) {
+		int row = w.first + w.row + 8 * h;
+		size_t at = (size_t)row * p.shape.heads + w.head;
+		stats.lse[h] = row < w.rows.n ? p.lse[at] * 1.44269504f : 0.0f;
+		stats.delta[h] = row < w.rows.n ? p.delta[at] : 0.0f;
+	}
+	return stats;
+}
+
+/* Masks of the columns from c0 on. */
+template <bool KEYS>
+static __device__ __forceinline__ struct bwd_mask
+mask_of(const struct bwd_work &w, int c0)
+{
+	int shift = w.rows.row0 + w.first - w.cols.row0 - c0; /* column of the first row */
+	struct bwd_mask mask;
+
+	mask.any = !w.run.even || c0 < w.run.from || c0 + BWD_COLS > w.run.to ||
+		   (w.causal && (KEYS ? shift + BWD_ROWS > 1 : shift < BWD_COLS - 1));
+#pragma unroll
+	for (int h = 0; h < 2; h++) {
+		int diagonal = shift + w.row + 8 * h;
+		mask.id[h] = w.row_ids[w.row + 8 * h];
+		mask.first[h] = w.causal && KEYS ? diagonal : 0;
+		mask.last[h] = w.causal && !KEYS ? diagonal : BWD_COLS;
+	}
+	return mask;
+}
+
 template <int KQ, int V, bool KEYS>
 static __global__
 __launch_bounds__(THREADS, 1) void attn_bwd_tensor(const __grid_constant__ struct k3_attn_bwd p,
 						   bool whole)
 {
 	using sizes = bwd_shared<KQ, V>;
-	unsigned char *base = shared_base();
-	uint32_t own = shared_address(base), stage0 = own + sizes::x + sizes::y;
-	struct bwd_columns *columns =
-		(struct bwd_columns *)(base + sizes::x + sizes::y + 2 * sizes::stage);
-	int *row_ids = (int *)(columns + 2), r = (threadIdx.x >> 5) * 16 + (threadIdx.x & 31) / 4;
 	struct bwd_work w;
 	struct bwd_stats stats = {};
 	float dx[KQ / 2], dy[KEYS ? V / 2 : 1], s[BWD_COLS / 2], d[BWD_COLS / 2];
-	float scale = p.shape.scale * 1.44269504f;
-	bool causal = p.shape.ids == K3_ATTN_DOCUMENTS;
 	int at = 0;
 
+	bwd_place<KQ, V>(&w);
 	bwd_begin<KEYS>(&w, p, whole);
 	if (w.first >= w.rows.n)
 		return;
@@ -216,48 +278,26 @@ __launch_bounds__(THREADS, 1) void attn_bwd_tensor(const __grid_constant__ struc
 #pragma unroll
 	for (int i = 0; i < (KEYS ? V / 2 : 1); i++)
 		dy[i] = 0;
-	ids_load<BWD_ROWS>(row_ids, w.rows, w.all, w.first, 0);
-#pragma unroll
-	for (int h = 0; h < 2; h++) {
-		if (KEYS)
-			break;
-		int row = w.first + r + 8 * h;
-		size_t stat = (size_t)row * p.shape.heads + w.head;
-		stats.lse[h] = row < w.rows.n ? p.lse[stat] * 1.44269504f : 0.0f;
-		stats.delta[h] = row < w.rows.n ? p.delta[stat] : 0.0f;
-	}
+	if (!KEYS)
+		stats = row_stats(p, w);
 	int c0 = w.run.from / 8 * 8;
 	if (c0 < w.run.to) {
-		uint32_t present = rows_present<BWD_ROWS>(w.rows, w.all, w.first);
-		tile_load<BWD_ROWS, KQ>(own, x_of(&w.of_rows), present, w.first, whole);
-		tile_load<BWD_ROWS, V>(own + sizes::x, y_of(&w.of_rows), present, w.first, whole);
-		bwd_load<KQ, V, KEYS>(stage0, columns, p, w, c0);
+		bwd_load_rows<KQ, V>(w);
+		bwd_load<KQ, V, KEYS>(p, w, c0, 0);
 	}
 	copy_commit();
 	for (; c0 < w.run.to; c0 += BWD_COLS, at ^= 1) {
-		uint32_t cols = stage0 + at * sizes::stage;
-		/* column of the first row, from the block's first column */
-		int shift = w.rows.row0 + w.first - w.cols.row0 - c0;
-		struct bwd_mask mask;
+		uint32_t cols = w.stages + at * sizes::stage;
 
 		copy_wait<0>();
 		__syncthreads();
-		bwd_scores<KQ, V>(s, d, own, cols);
+		bwd_scores<KQ, V>(s, d, w.own, cols);
 		if (c0 + BWD_COLS < w.run.to)
-			bwd_load<KQ, V, KEYS>(stage0 + (at ^ 1) * sizes::stage, columns + (at ^ 1),
-					      p, w, c0 + BWD_COLS);
+			bwd_load<KQ, V, KEYS>(p, w, c0 + BWD_COLS, at ^ 1);
 		copy_commit();
-		mask.any = !w.run.even || c0 < w.run.from || c0 + BWD_COLS > w.run.to ||
-			   w.first + BWD_ROWS > w.rows.n ||
-			   (causal && (KEYS ? shift + BWD_ROWS > 1 : shift < BWD_COLS - 1));
-#pragma unroll
-		for (int h = 0; h < 2; h++) {
-			mask.id[h] = row_ids[r + 8 * h];
-			mask.first[h] = causal && KEYS ? shift + r + 8 * h : 0;
-			mask.last[h] = causal && !KEYS ? shift + r + 8 * h : BWD_COLS;
-		}
+		struct bwd_mask mask = mask_of<KEYS>(w, c0);
 		wgmma_wait<0>();
-		bwd_weights<KEYS>(s, d, columns + at, mask, stats, scale);
+		bwd_weights<KEYS>(s, d, w.columns + at, mask, stats, p.shape.scale * 1.44269504f);
 		if (KEYS)
 			bwd_sum<V>(dy, s, cols + sizes::column_x);
 		bwd_sum<KQ>(dx, d, cols);
@@ -265,7 +305,7 @@ __launch_bounds__(THREADS, 1) void attn_bwd_tensor(const __grid_constant__ struc
 	}
 #pragma unroll
 	for (int h = 0; h < 2; h++) {
-		int row = w.first + r + 8 * h;
+		int row = w.first + w.row + 8 * h;
 		if (row >= w.rows.n)
 			continue;
 		store_x<KQ, KEYS>(dx, h, p, w, row);

@@ -1,5 +1,5 @@
-/* Forward attention: the plain kernel, and which kernel runs.  The algorithms are told in
- * attn_fwd_tensor.cuh and attn_plain.cuh. */
+/* Forward attention: the plain kernel, and which kernel runs: warpgroup products where the device
+ * has them and the widths fit.  The algorithms are told in attn_fwd_tensor.cuh and attn_plain.cuh. */
 #include "attn_fwd_tensor.cuh"
 #include "attn_plain.cuh"
 

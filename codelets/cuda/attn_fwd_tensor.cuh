@@ -1,11 +1,12 @@
 /* Forward attention in bf16 through warpgroup products.
  *
- * 128 queries of one head meet blocks of 128 keys; two warpgroups have 64 queries each.  The running
- * softmax and the output stay in registers, rounded weights are the left operand of the second
- * product without leaving them.  While the tensor cores multiply a block's weights and values, its
- * successor's scores, formed just before, become weights; the keys after next and the next values are
- * on their way meanwhile.  Earlier ranges are the beginning of the sums: maximum lse, sum 1, output o.
- * The trap: a stage is overwritten only behind the barrier that all products of it have passed.
+ * 128 queries of one head meet blocks of 128 keys; two warpgroups have 64 queries each.  The
+ * running softmax and the output stay in registers, rounded weights are the left operand of the
+ * second product without leaving them.  While the tensor cores multiply a block's weights and
+ * values, its successor's scores, formed just before, become weights; the keys after next and the
+ * next values are on their way meanwhile.  Earlier ranges are the beginning of the sums: maximum
+ * lse, sum 1, output o.  The trap: a stage is overwritten only behind the barrier that all
+ * products of it have passed.
  */
 #ifndef K3_CUDA_ATTN_FWD_TENSOR_CUH
 #define K3_CUDA_ATTN_FWD_TENSOR_CUH
@@ -275,6 +276,35 @@ fwd_place(struct fwd_work *w, const struct k3_attn_fwd &p, bool whole)
 	w->whole = whole;
 }
 
+/* The scores of the first block; its values and the keys of the next one are on their way.  Returns
+ * whether there is a next one. */
+template <int KQ, int V>
+static __device__ __forceinline__ bool
+fwd_first(float *s, struct key_block *next, const struct fwd_work &w, const struct k3_attn_fwd &p,
+	  const struct ids &ids, const struct key_block &now)
+{
+	struct side<k3_bf16> queries = query_side<k3_bf16>(&p.shape, &p.q, nullptr, w.head);
+	struct run all = {0, w.rows.n, ids.one};
+	bool another;
+
+	ids_load<FWD_QUERIES>(w.query_id, w.rows, all, w.q0, 0);
+	tile_load<FWD_QUERIES, KQ>(w.q, x_of(&queries),
+				   rows_present<FWD_QUERIES>(w.rows, all, w.q0), w.q0, w.whole);
+	load_keys<KQ>(w, p, now, 0);
+	copy_commit();
+	*next = now;
+	another = next_block(next, p, ids, w.end_row, FWD_KEYS);
+	copy_wait<0>();
+	__syncthreads();
+	fwd_scores<KQ>(s, w.q, w.k);
+	load_values<V>(w, p, now, 0);
+	if (another)
+		load_keys<KQ>(w, p, *next, 1);
+	copy_commit();
+	wgmma_wait<0>();
+	return another;
+}
+
 template <int KQ, int V>
 static __global__
 __launch_bounds__(THREADS, 1) void attn_fwd_tensor(const __grid_constant__ struct k3_attn_fwd p,
@@ -289,30 +319,13 @@ __launch_bounds__(THREADS, 1) void attn_fwd_tensor(const __grid_constant__ struc
 
 	fwd_place<KQ, V>(&w, p, whole);
 	struct ids ids = block_ids(&w.rows, w.q0, FWD_QUERIES);
-	struct run all = {0, w.rows.n, ids.one};
-	struct side<k3_bf16> queries = query_side<k3_bf16>(&p.shape, &p.q, nullptr, w.head);
 	now.tile = 0;
-	bool more = next_tile(&now, p, ids, w.end_row), another = false;
-	if (!more && !p.first)
+	bool any = next_tile(&now, p, ids, w.end_row), another = false;
+	if (!any && !p.first)
 		return;
 	fwd_begin<V>(out, &run, p, w.head, w.q0 + w.row);
-	if (more) {
-		ids_load<FWD_QUERIES>(w.query_id, w.rows, all, w.q0, 0);
-		tile_load<FWD_QUERIES, KQ>(w.q, x_of(&queries),
-					   rows_present<FWD_QUERIES>(w.rows, all, w.q0), w.q0,
-					   whole);
-		load_keys<KQ>(w, p, now, 0);
-		copy_commit();
-		copy_wait<0>();
-		__syncthreads();
-		fwd_scores<KQ>(s, w.q, w.k);
-		load_values<V>(w, p, now, 0);
-		next = now;
-		another = next_block(&next, p, ids, w.end_row, FWD_KEYS);
-		if (another)
-			load_keys<KQ>(w, p, next, 1);
-		copy_commit();
-		wgmma_wait<0>();
+	if (any) {
+		another = fwd_first<KQ, V>(s, &next, w, p, ids, now);
 		fwd_mask(s, w, now, 0);
 		softmax_block<FWD_KEYS>(s, shift, &run, scale);
 		scale_output<V>(out, shift);
@@ -337,7 +350,7 @@ __launch_bounds__(THREADS, 1) void attn_fwd_tensor(const __grid_constant__ struc
 		scale_output<V>(out, shift);
 		round_weights<FWD_KEYS>(weights, s);
 	}
-	if (more) {
+	if (any) {
 		copy_wait<0>();
 		__syncthreads();
 		fwd_values<V>(out, weights, w.v + at * tile_bytes(FWD_KEYS, V));

@@ -1,8 +1,9 @@
 /* Attention by plain multiplications, for float and for widths that no warpgroup product has.
  *
- * Blocks of 64 rows and 64 columns; a thread has 4 x 4 elements of whatever is being multiplied.  One
- * primitive does all products: acc[i][j] += sum_p a[p][i] b[p][j], operands staged as float in shared
- * memory, 32 p at a time.  Sums over blocks lie in shared memory, so any width works that fits there.
+ * Blocks of 64 rows and 64 columns; a thread has 4 x 4 elements of whatever is being multiplied.
+ * One primitive does all products: acc[i][j] += sum_p a[p][i] b[p][j], operands staged as float in
+ * shared memory, 32 p at a time.  Sums over blocks lie in shared memory, so any width works that
+ * fits there.
  */
 #ifndef K3_CUDA_ATTN_PLAIN_CUH
 #define K3_CUDA_ATTN_PLAIN_CUH

@@ -1,6 +1,6 @@
-/* Tiles of attention operands for warpgroup products: how they come into shared memory, and the masks
- * of a block of scores.  The general loader takes single elements and zeros behind the last column, so
- * widths need not fill a product. */
+/* Tiles of attention operands for warpgroup products: how they come into shared memory, and the
+ * masks of a block of scores.  The general loader takes single elements and zeros behind the last
+ * column, so widths need not fill a product. */
 #ifndef K3_CUDA_ATTN_TILES_CUH
 #define K3_CUDA_ATTN_TILES_CUH
 #include "attn.cuh"

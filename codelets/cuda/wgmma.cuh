@@ -1,11 +1,11 @@
 /* Hopper's warpgroup products and asynchronous copies, for bf16 tiles in shared memory.
  *
- * A tile [rows, cols] lies in panels of 64 columns: rows of 128 bytes, whose eight pieces of 16 bytes
- * are swizzled by the row's number (piece ^ row % 8).  Panels begin at multiples of 1024 bytes.  The
- * same tile serves as an operand whose sum runs over its columns (k_major) and, as the right operand,
- * over its rows (mn_major).  Four whole warps take part.  The traps: registers of a product in flight
- * must not be touched before wgmma_wait; what ordinary stores or cp.async wrote is seen by products
- * only after shared_fence in the writing thread and a barrier.
+ * A tile [rows, cols] lies in panels of 64 columns: rows of 128 bytes, whose eight pieces of 16
+ * bytes are swizzled by the row's number (piece ^ row % 8).  Panels begin at multiples of 1024
+ * bytes.  The same tile serves as an operand whose sum runs over its columns (k_major) and, as the
+ * right operand, over its rows (mn_major).  Four whole warps take part.  The traps: registers of a
+ * product in flight must not be touched before wgmma_wait; what ordinary stores or cp.async wrote
+ * is seen by products only after shared_fence in the writing thread and a barrier.
  */
 #ifndef K3_CUDA_WGMMA_CUH
 #define K3_CUDA_WGMMA_CUH

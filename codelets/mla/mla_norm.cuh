@@ -1,6 +1,6 @@
-/* RMSNorm of the latents (model.md 2.1): a warp has a row, and the factor is recomputed rather than
- * saved.  The gradient of the norm's weight is summed over the rows of a warp, over the warps of a
- * block, then over the blocks, in ascending order. */
+/* RMSNorm of the latents (model.md 2.1): a warp has a row, and the factor is recomputed rather
+ * than saved.  The gradient of the norm's weight is summed over the rows of a warp, over the warps
+ * of a block, then over the blocks, in ascending order. */
 #ifndef K3_MLA_NORM_CUH
 #define K3_MLA_NORM_CUH
 #include "mla_gemm.cuh"

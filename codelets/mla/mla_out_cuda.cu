@@ -1,6 +1,6 @@
-/* Gated output of MLA on CUDA (model.md 4).  Groups of heads have outputs of their own, so a group's
- * rows are columns of the gate.  The gradient of the gated output stays float, and delta is the product
- * of da before rounding. */
+/* Gated output of MLA on CUDA (model.md 4).  Groups of heads have outputs of their own, so a
+ * group's rows are columns of the gate.  The gradient of the gated output stays float, and delta
+ * is the product of da before rounding. */
 #include "mla_gemm.cuh"
 
 extern "C" {

@@ -1,5 +1,5 @@
-/* The tower's attention on CUDA: operands of the vision tiles for the kernels of codelets/cuda/attn.h.
- * Rows hold (q | k | v), each all heads. */
+/* The tower's attention on CUDA: operands of the vision tiles for the kernels of
+ * codelets/cuda/attn.h. Rows hold (q | k | v), each all heads. */
 #include "../cuda/attn.h"
 #include "../cuda/device.cuh"
 

@@ -1,5 +1,6 @@
-/* Document-causal attention on CUDA against the CPU kernels: all fast widths and odd ones, documents that
- * begin and end inside blocks, holes and padding with NaN, several key tiles, ranges merged. */
+/* Document-causal attention on CUDA against the CPU kernels: all fast widths and odd ones,
+ * documents that begin and end inside blocks, holes and padding with NaN, several key tiles,
+ * ranges merged. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* Projections, expansion and gated output of MLA on CUDA against the CPU kernels: odd widths, weights in
- * blocks, groups of heads of which the last is smaller, no rows. */
+/* Projections, expansion and gated output of MLA on CUDA against the CPU kernels: odd widths,
+ * weights in blocks, groups of heads of which the last is smaller, no rows. */
 #include <criterion/criterion.h>
 
 #include "../../common/op/mla.h"

@@ -1,5 +1,5 @@
-/* The tower's attention on CUDA against the CPU kernels: items in one tile and over several, tiles that
- * share no item, widths of the models and odd ones. */
+/* The tower's attention on CUDA against the CPU kernels: items in one tile and over several, tiles
+ * that share no item, widths of the models and odd ones. */
 #include <criterion/criterion.h>
 #include <math.h>
 

@@ -1,6 +1,6 @@
-/* Times of attention on this device in bf16: microseconds and TFLOP/s, counted causal where it is (one
- * document; backward two and a half times the forward).  Median of 20 calls over three sets of inputs;
- * stdout is a table.  Without a device it says so and succeeds. */
+/* Times of attention on this device in bf16: microseconds and TFLOP/s, counted causal where it is
+ * (one document; backward two and a half times the forward).  Median of 20 calls over three sets
+ * of inputs; stdout is a table.  Without a device it says so and succeeds. */
 #include <cuda_runtime_api.h>
 #include <math.h>
 #include <stdint.h>
