@@ -53,6 +53,8 @@ AS_IF([test "x$with_cuda" != xno],
 		 CUDA_LIBS="-L$k3_cuda_lib -lcublasLt -lcudart -lstdc++"
 		 : "${NVCCFLAGS=-O3 -lineinfo}"
 		 for k3_arch in ${CUDA_ARCH:-90a}; do
+			AS_IF([test "x$k3_arch" = x90],
+				[AC_MSG_ERROR([CUDA_ARCH=90: Hopper needs 90a, which has its matrix instructions])])
 			NVCCFLAGS="$NVCCFLAGS -gencode arch=compute_$k3_arch,code=sm_$k3_arch"
 		 done
 		 AS_IF([test -z "$CUDA_ARCH"],
