@@ -32,12 +32,14 @@ from_bf16(float *y, const uint16_t *x, size_t n)
 K3I_INLINE void
 to_bf16_step(size_t i, size_t len, uint16_t *y, const float *x)
 {
+	/* without sign: the bits of a NaN may overflow, and are not taken then */
+	typedef uint32_t vecu __attribute__((vector_size(K3I_VEC_BYTES), aligned(4), may_alias));
 	k3i_vecf v;
-	k3i_veci bits, nan;
+	vecu bits, nan;
 
 	load(&v, x + i, len);
-	bits = (k3i_veci)v;
-	nan = v != v;
+	bits = (vecu)v;
+	nan = (vecu)(v != v);
 	bits = (nan & (bits | 0x400000)) | (~nan & (bits + 0x7fff + ((bits >> 16) & 1)));
 	k3i_half h = __builtin_convertvector(bits >> 16, k3i_half);
 	if (len == L)
