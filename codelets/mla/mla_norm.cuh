@@ -3,6 +3,7 @@
  * of a block, then over the blocks, in ascending order. */
 #ifndef K3_MLA_NORM_CUH
 #define K3_MLA_NORM_CUH
+#include "../cuda/runs.cuh"
 #include "mla_gemm.cuh"
 
 enum { NORM_WARPS = 8, NORM_THREADS = 32 * NORM_WARPS, NORM_BLOCKS = 256 };
@@ -12,26 +13,6 @@ template <typename T> struct norm_rows {
 	T *x;
 	size_t ld;
 };
-
-template <typename T, int N>
-static __device__ __forceinline__ void
-norm_load(float *x, const T *from)
-{
-	if (N == 1)
-		x[0] = wide(from[0]);
-	else
-		pack_load(x, from);
-}
-
-template <typename T, int N>
-static __device__ __forceinline__ void
-norm_store(T *to, const float *x)
-{
-	if (N == 1)
-		to[0] = narrow<T>(x[0]);
-	else
-		pack_store(to, x);
-}
 
 template <typename T, int N>
 static __global__ void
@@ -44,18 +25,18 @@ latent_norm(T *y, struct norm_rows<const T> in, const float *w, size_t t, size_t
 	if (row >= t)
 		return;
 	for (size_t c = threadIdx.x % 32 * N; c < d; c += 32 * N) {
-		norm_load<T, N>(v, x + c);
+		run_load<T, N>(v, x + c);
 #pragma unroll
 		for (int k = 0; k < N; k++)
 			square += v[k] * v[k];
 	}
 	r = rsqrtf(warp_sum(square) / (float)d + eps);
 	for (size_t c = threadIdx.x % 32 * N; c < d; c += 32 * N) {
-		norm_load<T, N>(v, x + c);
+		run_load<T, N>(v, x + c);
 #pragma unroll
 		for (int k = 0; k < N; k++)
 			v[k] *= r * w[c + k];
-		norm_store<T, N>(y + row * d + c, v);
+		run_store<T, N>(y + row * d + c, v);
 	}
 }
 
@@ -67,7 +48,7 @@ norm_row_back(T *dx, float *dw, const float *dy, const T *x, const float *w, siz
 	float square = 0, dot = 0, v[N], g[N];
 
 	for (size_t c = threadIdx.x % 32 * N; c < d; c += 32 * N) {
-		norm_load<T, N>(v, x + c);
+		run_load<T, N>(v, x + c);
 		load_floats<N>(g, dy + c);
 #pragma unroll
 		for (int k = 0; k < N; k++) {
@@ -77,7 +58,7 @@ norm_row_back(T *dx, float *dw, const float *dy, const T *x, const float *w, siz
 	}
 	float r = rsqrtf(warp_sum(square) / (float)d + eps), mean = warp_sum(dot) * r / (float)d;
 	for (size_t c = threadIdx.x % 32 * N; c < d; c += 32 * N) {
-		norm_load<T, N>(v, x + c);
+		run_load<T, N>(v, x + c);
 		load_floats<N>(g, dy + c);
 #pragma unroll
 		for (int k = 0; k < N; k++) {
@@ -85,7 +66,7 @@ norm_row_back(T *dx, float *dw, const float *dy, const T *x, const float *w, siz
 			dw[c + k] += g[k] * n;
 			v[k] = r * (g[k] * w[c + k] - n * mean);
 		}
-		norm_store<T, N>(dx + c, v);
+		run_store<T, N>(dx + c, v);
 	}
 }
 

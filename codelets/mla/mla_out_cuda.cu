@@ -1,6 +1,7 @@
 /* Gated output of MLA on CUDA (model.md 4).  Groups of heads have outputs of their own, so a
  * group's rows are columns of the gate.  The gradient of the gated output stays float, and delta
  * is the product of da before rounding. */
+#include "../cuda/runs.cuh"
 #include "mla_gemm.cuh"
 
 extern "C" {
@@ -23,26 +24,6 @@ group_of(const struct k3_mla_out_args *a, uint32_t g)
 	return {h0 * a->v, (h1 - h0) * a->v, h1 - h0};
 }
 
-template <typename T, int N>
-static __device__ __forceinline__ void
-load(float *x, const T *from)
-{
-	if (N == 1)
-		x[0] = wide(from[0]);
-	else
-		pack_load(x, from);
-}
-
-template <typename T, int N>
-static __device__ __forceinline__ void
-store(T *to, const float *x)
-{
-	if (N == 1)
-		to[0] = narrow<T>(x[0]);
-	else
-		pack_store(to, x);
-}
-
 /* y = o sigmoid(z); y and z have rows of hv, o of n elements. */
 template <typename T, int N>
 static __global__ void
@@ -53,12 +34,12 @@ gate_fwd(T *y, const T *o, const T *z, size_t hv, size_t n, size_t total)
 
 	if (i >= total)
 		return;
-	load<T, N>(x, o + i);
-	load<T, N>(gate, z + at);
+	run_load<T, N>(x, o + i);
+	run_load<T, N>(gate, z + at);
 #pragma unroll
 	for (int k = 0; k < N; k++)
 		x[k] *= sigmoid(gate[k]);
-	store<T, N>(y + at, x);
+	run_store<T, N>(y + at, x);
 }
 
 /* LANES lanes have one head of one row; delta [t, heads]. */
@@ -74,8 +55,8 @@ gate_bwd(T *da, float *delta, T *dz, const float *dy, const T *o, const T *z, si
 	for (size_t c = i < total ? from : v; c < v; c += LANES * N) {
 		float g[N], x[N], gate[N], dgate[N];
 		load_floats<N>(g, dy + at + c);
-		load<T, N>(x, o + i * v + c);
-		load<T, N>(gate, z + at + c);
+		run_load<T, N>(x, o + i * v + c);
+		run_load<T, N>(gate, z + at + c);
 #pragma unroll
 		for (int k = 0; k < N; k++) {
 			float s = sigmoid(gate[k]);
@@ -83,8 +64,8 @@ gate_bwd(T *da, float *delta, T *dz, const float *dy, const T *o, const T *z, si
 			g[k] *= s;
 			sum += g[k] * x[k];
 		}
-		store<T, N>(da + i * v + c, g);
-		store<T, N>(dz + at + c, dgate);
+		run_store<T, N>(da + i * v + c, g);
+		run_store<T, N>(dz + at + c, dgate);
 	}
 #pragma unroll
 	for (int step = LANES / 2; step > 0; step >>= 1)

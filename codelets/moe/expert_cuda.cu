@@ -119,14 +119,14 @@ weighted_hidden(T *h, const T *gu, struct expert_task task)
 	weight = task.w[task.src[i]];
 	for (size_t c = (threadIdx.x & 31) * N; c < f; c += 32 * N) {
 		float x[N], u[N];
-		some_load<T, N>(x, g + c);
-		some_load<T, N>(u, g + f + c);
+		run_load<T, N>(x, g + c);
+		run_load<T, N>(u, g + f + c);
 #pragma unroll
 		for (int q = 0; q < N; q++) {
 			struct situ_parts p = situ_for<T>(x[q], u[q], task.beta1, task.beta2);
 			x[q] = weight * situ_value(&p, task.beta1, task.beta2);
 		}
-		some_store<T, N>(h + i * f + c, x);
+		run_store<T, N>(h + i * f + c, x);
 	}
 }
 

@@ -21,7 +21,7 @@ rms_factor(const T *y, size_t r, float eps)
 	float square = 0, x[N];
 
 	for (size_t c = (threadIdx.x & 31) * N; c < r; c += 32 * N) {
-		some_load<T, N>(x, y + c);
+		run_load<T, N>(x, y + c);
 		for (int q = 0; q < N; q++)
 			square += x[q] * x[q];
 	}
@@ -36,10 +36,10 @@ normalise_row(T *out, const T *y, const float *w, size_t r, float eps)
 	float factor = rms_factor<T, N>(y, r, eps), x[N];
 
 	for (size_t c = (threadIdx.x & 31) * N; c < r; c += 32 * N) {
-		some_load<T, N>(x, y + c);
+		run_load<T, N>(x, y + c);
 		for (int q = 0; q < N; q++)
 			x[q] = x[q] * factor * w[c + q];
-		some_store<T, N>(out + c, x);
+		run_store<T, N>(out + c, x);
 	}
 }
 
@@ -70,11 +70,11 @@ weigh(T *out, T *y, const T *ys, const int32_t *row, const float *w, const float
 #pragma unroll 4
 		for (int j = 0; j < k; j++) {
 			float weight = w[i * k + j];
-			some_load<T, N>(x, ys + (size_t)row[i * k + j] * r + c);
+			run_load<T, N>(x, ys + (size_t)row[i * k + j] * r + c);
 			for (int q = 0; q < N; q++)
 				sum[q] += weight * x[q];
 		}
-		some_store<T, N>(y + i * r + c, sum);
+		run_store<T, N>(y + i * r + c, sum);
 	}
 	normalise_row<T, N>(out + i * r, y + i * r, norm, r, eps);
 }
@@ -89,12 +89,12 @@ add_both(T *out, const T *a, const T *b, size_t total)
 
 	if (i >= total)
 		return;
-	some_load<T, N>(x, a + i);
-	some_load<T, N>(y, b + i);
-	some_load<T, N>(z, out + i);
+	run_load<T, N>(x, a + i);
+	run_load<T, N>(y, b + i);
+	run_load<T, N>(z, out + i);
 	for (int q = 0; q < N; q++)
 		z[q] += x[q] + y[q];
-	some_store<T, N>(out + i, z);
+	run_store<T, N>(out + i, z);
 }
 
 template <typename T>
@@ -133,13 +133,13 @@ spread_gradient(T *dys, float *mine, const float *dn, const T *y, const float *n
 	float factor = rms_factor<T, N>(y, r, eps), dot = 0, x[N], g[N];
 
 	for (size_t c = (threadIdx.x & 31) * N; c < r; c += 32 * N) {
-		some_load<T, N>(x, y + c);
+		run_load<T, N>(x, y + c);
 		for (int q = 0; q < N; q++)
 			dot += dn[c + q] * norm[c + q] * x[q];
 	}
 	float mean = warp_sum(dot) * factor / (float)r;
 	for (size_t c = (threadIdx.x & 31) * N; c < r; c += 32 * N) {
-		some_load<T, N>(x, y + c);
+		run_load<T, N>(x, y + c);
 		for (int q = 0; q < N; q++) {
 			float unit = x[q] * factor, d = dn[c + q];
 			mine[c + q] += d * unit;
@@ -147,7 +147,7 @@ spread_gradient(T *dys, float *mine, const float *dn, const T *y, const float *n
 		}
 #pragma unroll 4
 		for (int j = 0; j < k; j++)
-			some_store<T, N>(dys + (size_t)row[j] * r + c, g);
+			run_store<T, N>(dys + (size_t)row[j] * r + c, g);
 	}
 }
 

@@ -23,10 +23,10 @@ spread(T *zs, const T *z, const int32_t *row, size_t t, int k, size_t r)
 		return;
 	for (size_t c = (threadIdx.x & 31) * N; c < r; c += 32 * N) {
 		float x[N];
-		some_load<T, N>(x, z + i * r + c);
+		run_load<T, N>(x, z + i * r + c);
 #pragma unroll 4
 		for (int j = 0; j < k; j++)
-			some_store<T, N>(zs + (size_t)row[i * k + j] * r + c, x);
+			run_store<T, N>(zs + (size_t)row[i * k + j] * r + c, x);
 	}
 }
 
@@ -73,14 +73,14 @@ sum_slots(T *dz, const T *dzs, const int32_t *row, size_t t, int k, size_t r)
 		return;
 	for (size_t c = (threadIdx.x & 31) * N; c < r; c += 32 * N) {
 		float sum[N], x[N];
-		some_load<T, N>(sum, dzs + (size_t)row[i * k] * r + c);
+		run_load<T, N>(sum, dzs + (size_t)row[i * k] * r + c);
 #pragma unroll 4
 		for (int j = 1; j < k; j++) {
-			some_load<T, N>(x, dzs + (size_t)row[i * k + j] * r + c);
+			run_load<T, N>(x, dzs + (size_t)row[i * k + j] * r + c);
 			for (int q = 0; q < N; q++)
 				sum[q] += x[q];
 		}
-		some_store<T, N>(dz + i * r + c, sum);
+		run_store<T, N>(dz + i * r + c, sum);
 	}
 }
 
@@ -114,19 +114,19 @@ add_router(T *dx, const float *dl, const int32_t *ids, struct router_blocks wr, 
 		return;
 	for (size_t c = (threadIdx.x & 31) * N; c < d; c += 32 * N) {
 		float sum[N], x[N];
-		some_load<T, N>(sum, dx + i * d + c);
+		run_load<T, N>(sum, dx + i * d + c);
 		for (int j = 0; j < k; j++) {
 			int e = ids[i * k + j];
 			if (e < wr.e0 || e >= wr.e1)
 				continue;
 			unsigned at = (unsigned)(e - wr.e0), b = at / wr.block_rows;
 			float g = dl[i * n + e];
-			some_load<T, N>(x, (const T *)wr.block[b] +
-						   (size_t)(at - b * wr.block_rows) * d + c);
+			run_load<T, N>(x, (const T *)wr.block[b] +
+						  (size_t)(at - b * wr.block_rows) * d + c);
 			for (int q = 0; q < N; q++)
 				sum[q] += g * x[q];
 		}
-		some_store<T, N>(dx + i * d + c, sum);
+		run_store<T, N>(dx + i * d + c, sum);
 	}
 }
 

@@ -2,29 +2,9 @@
  * aligned to 16 bytes). */
 #ifndef K3_MOE_ROWS_CUH
 #define K3_MOE_ROWS_CUH
-#include "../cuda/device.cuh"
+#include "../cuda/runs.cuh"
 
 enum { ROW_WARPS = 8 };
-
-template <typename T, int N>
-static __device__ __forceinline__ void
-some_load(float *out, const T *from)
-{
-	if (N == 1)
-		out[0] = wide(from[0]);
-	else
-		pack_load(out, from);
-}
-
-template <typename T, int N>
-static __device__ __forceinline__ void
-some_store(T *to, const float *in)
-{
-	if (N == 1)
-		to[0] = narrow<T>(in[0]);
-	else
-		pack_store(to, in);
-}
 
 /** What a float is after it was stored as T. */
 template <typename T>
