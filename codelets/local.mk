@@ -2,6 +2,7 @@
 libk3_la_SOURCES += \
 	codelets/attnres/attnres_cuda.h \
 	codelets/attnres/mix_norm_cpu.c \
+	codelets/comm/comm_nccl.h \
 	codelets/embed/embed_cpu.c \
 	codelets/embed/embed_cuda.h \
 	codelets/glu/glu_cpu.c \
@@ -88,3 +89,7 @@ libk3_la_SOURCES += \
 	codelets/vit/vit_patch_embed_cpu.c \
 	codelets/vit/vit_project_cpu.c \
 	codelets/vit/vit_qkv_cpu.c
+
+if HAVE_NCCL
+libk3_la_SOURCES += codelets/comm/comm_nccl.c
+endif

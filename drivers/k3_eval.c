@@ -11,7 +11,7 @@
 #include "eval.h"
 
 struct arguments {
-	const char *load, *data, *prompt, *caption, *trace, *machine, *device, *dtype;
+	const char *load, *data, *prompt, *caption, *trace, *machine, *device, *dtype, *comm;
 	long long tokens, bytes, seed, tile, window, trace_tasks, samples;
 	double temperature;
 	bool cut_state;
@@ -101,6 +101,7 @@ parse(struct arguments *a, int argc, char **argv)
 		{"cut-state", NULL, K3_OPT_SWITCH, &a->cut_state, 0, 0,
 		 "for tests: KDA's state and convolution end at each tile", false},
 		K3_DEVICE_OPTION(&a->device),
+		K3_COMM_OPTION(&a->comm),
 		K3_DTYPE_OPTION(&a->dtype),
 		K3_TRACE_OPTIONS(&a->trace, &a->trace_tasks),
 	};
@@ -133,6 +134,7 @@ open_session(struct k3_session *session, struct k3_machine *machine, const struc
 	int ret;
 
 	K3_TRY(k3_device_parse(&runtime.device, a->device));
+	K3_TRY(k3_transport_parse(&runtime.comm, a->comm));
 	K3_TRY(k3_session_dtype(&dtype, a->dtype));
 	if (a->data || a->caption)
 		K3_TRY(has_images(a->data ? a->data : a->caption, &images));
@@ -169,8 +171,12 @@ out:
 int
 main(int argc, char **argv)
 {
-	struct arguments a = {
-		.tokens = 1024, .bytes = 200, .samples = 2, .device = "cpu", .dtype = "fp32"};
+	struct arguments a = {.tokens = 1024,
+			      .bytes = 200,
+			      .samples = 2,
+			      .device = "cpu",
+			      .dtype = "fp32",
+			      .comm = "none"};
 	struct k3_session session = {0};
 	struct k3_machine machine;
 	int status = 2, ret;

@@ -21,8 +21,8 @@
 enum { EXIT_USAGE = 2, NOTHING_TO_DO = -1 };
 
 struct arguments {
-	const char *dtype, *model, *documents, *mesh_text, *activations, *dot, *dot_layers, *json,
-		*vision_table;
+	const char *dtype, *comm, *model, *documents, *mesh_text, *activations, *dot, *dot_layers,
+		*json, *vision_table;
 	long long layers, vocab, tokens, accumulate;
 	struct k3_cut cut;
 	struct k3_images images;
@@ -57,6 +57,7 @@ parse(int argc, char **argv, struct arguments *a)
 		 "microbatches of a step (1)", false},
 		{"mesh", "KEY=N,...", K3_OPT_STRING, &a->mesh_text, 0, 0,
 		 "dp_replicate, dp_shard, cp in any order; missing ones are 1", false},
+		K3_COMM_OPTION(&a->comm),
 		{"memory", "GIB", K3_OPT_REAL, &a->memory_gib, 1e-9, 1e9,
 		 "limit of each memory node: says \"fits: yes\" or \"fits: no\", then with status "
 		 "1",
@@ -79,12 +80,14 @@ parse(int argc, char **argv, struct arguments *a)
 		 "compares the split of images among cp ranks with a table of plans, and ends",
 		 false},
 	};
+	enum k3_transport comm;
 	int first, ret;
 
 	*a = (struct arguments){.dtype = "fp32",
+				.comm = "none",
 				.accumulate = 1,
 				.cut.tile_tokens = K3_TILE_AUTO,
-				.mesh = {1, 1, 1, 0}};
+				.mesh = {1, 1, 1, 0, false}};
 	ret = k3_options_parse("k3_plan", "--model NAME [OPTIONS] | --check-vision FILE.tsv",
 			       "Builds and checks the plan of a training step without running it.\n"
 			       "Counts are those of rank 0 and of one step; memory is that of the "
@@ -104,7 +107,11 @@ parse(int argc, char **argv, struct arguments *a)
 		k3_error("drivers", "--dot-layers %s: needs --dot FILE", a->dot_layers);
 		return EXIT_USAGE;
 	}
-	return a->mesh_text && k3_mesh_parse(&a->mesh, a->mesh_text) != K3_OK ? EXIT_USAGE : 0;
+	if ((a->mesh_text && k3_mesh_parse(&a->mesh, a->mesh_text) != K3_OK) ||
+	    k3_transport_parse(&comm, a->comm) != K3_OK)
+		return EXIT_USAGE;
+	a->mesh.forced = comm != K3_TRANSPORT_NONE;
+	return 0;
 }
 
 /* Next length of a list "A,B,C"; 0 when it is no integer from 1 to 2^31-1. */

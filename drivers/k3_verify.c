@@ -10,7 +10,7 @@
 static int
 parse(struct k3_verify_options *o, int argc, char **argv, int *first)
 {
-	const char *device = "cpu", *dtype = "fp32";
+	const char *device = "cpu", *dtype = "fp32", *comm = "none";
 	long long tile = 0, bands = 0, window = 0, trace_tasks = 0;
 	struct k3_option table[] = {
 		{"weights", "DIR", K3_OPT_STRING, &o->weights, 0, 0,
@@ -31,6 +31,7 @@ parse(struct k3_verify_options *o, int argc, char **argv, int *first)
 		 "for tests: spoils that result (times 1.01), so that the verdict must fail",
 		 false},
 		K3_DEVICE_OPTION(&device),
+		K3_COMM_OPTION(&comm),
 		K3_DTYPE_OPTION(&dtype),
 		K3_TRACE_OPTIONS(&o->runtime.trace_dir, &trace_tasks),
 	};
@@ -46,6 +47,8 @@ parse(struct k3_verify_options *o, int argc, char **argv, int *first)
 	o->runtime.trace_most_tasks = (size_t)trace_tasks;
 	if (ret == K3_OK)
 		ret = k3_device_parse(&o->runtime.device, device);
+	if (ret == K3_OK)
+		ret = k3_transport_parse(&o->runtime.comm, comm);
 	if (ret == K3_OK)
 		ret = k3_session_dtype(&o->dtype, dtype);
 	if (ret == K3_OK && *first == argc) {

@@ -81,18 +81,22 @@ int
 k3_session_open(struct k3_session *session, const struct k3_config *config,
 		const struct k3_plan_options *options, const struct k3_runtime_options *runtime)
 {
-	const struct k3_runtime_options none = {0};
+	struct k3_runtime_options start = {0};
+	struct k3_plan_options plan = *options;
 	int ret;
 
 	memset(session, 0, sizeof(*session));
-	if (runtime && runtime->trace_most_tasks && !runtime->trace_dir) {
-		k3_error("drivers", "--trace-tasks %zu: needs --trace DIR",
-			 runtime->trace_most_tasks);
+	if (runtime)
+		start = *runtime;
+	if (start.trace_most_tasks && !start.trace_dir) {
+		k3_error("drivers", "--trace-tasks %zu: needs --trace DIR", start.trace_most_tasks);
 		K3_TRY(K3_EINVAL);
 	}
-	K3_TRY(k3_model_create(&session->model, config, options));
+	plan.mesh.forced = plan.mesh.forced || start.comm != K3_TRANSPORT_NONE;
+	K3_TRY(k3_model_create(&session->model, config, &plan));
 	K3_TRY(k3_plan_cache_create(&session->cache, session->model, CACHED_PLANS));
-	K3_TRY(k3_runtime_create(&session->runtime, runtime ? runtime : &none));
+	start.mesh = &session->model->options.mesh;
+	K3_TRY(k3_runtime_create(&session->runtime, &start));
 	K3_TRY(k3_store_create(&session->store, session->runtime, session->model));
 out:
 	if (ret != K3_OK)

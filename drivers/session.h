@@ -25,6 +25,12 @@
 			"gradients of parameters are fp32 (fp32)",                                 \
 			false                                                                      \
 	}
+/* Line of an option table: what carries communication; target a string. */
+#define K3_COMM_OPTION(target)                                                                     \
+	{                                                                                          \
+		"comm", "none|nccl", K3_OPT_STRING, target, 0, 0,                                  \
+			"nccl: communication as on a mesh of GPUs, also on one (none)", false      \
+	}
 /* Lines of an option table: a trace. */
 #define K3_TRACE_OPTIONS(dir, most_tasks)                                                          \
 	{"trace",                                                                                  \
@@ -97,7 +103,8 @@ int k3_session_cut(struct k3_plan_options *options, struct k3_machine *machine, 
 /**
  * Starts StarPU, makes the model's handles. Values are not set: run k3_session_init or load a
  * checkpoint.
- * @param runtime  window and trace; NULL: neither
+ * @param runtime  window, trace, device, transport; NULL: none.  With a transport the plans
+ *                 communicate on one rank too; mesh is set here
  */
 int k3_session_open(struct k3_session *session, const struct k3_config *config,
 		    const struct k3_plan_options *options,

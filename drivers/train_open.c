@@ -225,6 +225,7 @@ static int
 plan_options(struct k3i_trainer *t, struct k3_plan_options *plan)
 {
 	const struct k3_train_options *o = t->options;
+	enum k3_transport comm;
 	enum k3_device device;
 	int ret;
 
@@ -240,6 +241,8 @@ plan_options(struct k3i_trainer *t, struct k3_plan_options *plan)
 	K3_TRY(k3_session_dtype(&plan->dtype, o->dtype));
 	K3_TRY(k3_device_parse(&device, o->device));
 	plan->on_gpus = device == K3_DEVICE_CUDA;
+	K3_TRY(k3_transport_parse(&comm, o->comm));
+	plan->mesh.forced = comm != K3_TRANSPORT_NONE;
 	K3_TRY(k3_session_cut(plan, &t->machine, &t->chosen.cut, &t->config, (size_t)o->tokens));
 	K3_TRY(choose_activations(t, plan));
 out:
@@ -276,10 +279,12 @@ k3i_train_open(struct k3i_trainer *t, const char *folder)
 {
 	const struct k3_train_options *o = t->options;
 	struct k3_plan_options plan;
+	enum k3_transport comm;
 	enum k3_device device;
 	int ret;
 
 	K3_TRY(k3_device_parse(&device, o->device));
+	K3_TRY(k3_transport_parse(&comm, o->comm));
 	K3_TRY(open_data(t));
 	K3_TRY(make_config(t));
 	K3_TRY(check_save(o, folder));
@@ -289,6 +294,7 @@ k3i_train_open(struct k3i_trainer *t, const char *folder)
 		&t->session, &t->config, &plan,
 		&(struct k3_runtime_options){.window = (uint32_t)o->window,
 					     .device = device,
+					     .comm = comm,
 					     .trace_dir = o->trace,
 					     .trace_most_tasks = (size_t)o->trace_tasks,
 					     .calibrate = o->calibrate}));

@@ -81,6 +81,7 @@ make_table(struct k3_option *table, struct k3_train_options *o)
 		{"cut-state", NULL, K3_OPT_SWITCH, &o->cut_state, 0, 0,
 		 "for tests: KDA's state and convolution end at each tile", false},
 		K3_DEVICE_OPTION(&o->device),
+		K3_COMM_OPTION(&o->comm),
 		K3_DTYPE_OPTION(&o->dtype),
 		K3_TRACE_OPTIONS(&o->trace, &o->trace_tasks),
 	};
@@ -107,14 +108,15 @@ defaults(struct k3_train_options *o)
 	o->vision = "auto";
 	o->device = "cpu";
 	o->dtype = "fp32";
+	o->comm = "none";
 }
 
 /* Of this run of the program, not of the training: run.json does not hold it. */
 static bool
 is_momentary(const char *name)
 {
-	static const char *const names[] = {"trace", "trace-tasks", "machine", "calibrate",
-					    "device"};
+	static const char *const names[] = {"trace",	 "trace-tasks", "machine",
+					    "calibrate", "device",	"comm"};
 
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
 		if (strcmp(names[i], name) == 0)
@@ -363,6 +365,7 @@ check(const struct k3_train_options *o)
 		return K3_EINVAL;
 	}
 	if (k3_device_parse(&(enum k3_device){0}, o->device) != K3_OK ||
+	    k3_transport_parse(&(enum k3_transport){0}, o->comm) != K3_OK ||
 	    k3_session_dtype(&(enum k3_dtype){0}, o->dtype) != K3_OK)
 		return K3_EINVAL;
 	if (strcmp(o->vision, "auto") != 0 && strcmp(o->vision, "on") != 0 &&

@@ -91,7 +91,7 @@ void k3i_grad_block(struct k3_builder *b, struct k3_weight *w, enum k3_role role
 		    size_t block);
 
 /* planner/fsdp.c: bring a unit's parameters here before its tasks, let them go, reduce its
- * gradients. On a shard group of one rank these do nothing. part: -1 all but experts, else an
+ * gradients. On a shard group that does not communicate these do nothing. part: -1 all but experts, else an
  * expert group. */
 void k3i_unit_open(struct k3_builder *b, enum k3_unit unit, int layer, int part);
 void k3i_unit_close(struct k3_builder *b, enum k3_unit unit, int layer, int part);
@@ -105,8 +105,9 @@ void k3i_reduce_norm(struct k3_builder *b);
 void k3i_comms(struct k3_builder *b);
 /** Begins a communication task: k3i_task with communicator (index in plan->comm), peer (-1:
  * collective), elements per member. */
-void k3i_comm_task(struct k3_builder *b, enum k3_op op, int layer, int tile, int group,
-		   int32_t comm, int32_t peer, uint64_t count, enum k3_dtype dtype);
+void *k3i_comm_task(struct k3_builder *b, enum k3_op op, int layer, int tile, int group,
+		    int32_t comm, int32_t peer, uint64_t count, enum k3_dtype dtype,
+		    size_t args_bytes);
 
 /* planner/layout.c */
 int k3i_layout_tiles(struct k3_builder *b, const struct k3_layout *layout);

@@ -218,6 +218,8 @@ k3_choose(struct k3_choice *choice, const struct k3_config *config,
 	 * tiles in time is the same beside it */
 	probe.vision.present = false;
 	s.options.vision = false;
+	/* a rank that is forced to communicate has the cut, hence the bits, of one that is not */
+	s.options.mesh.forced = false;
 	K3_TRY(k3_config_set_layers(&probe, probe_layers(config)));
 	if (probe.vocab > MOST_VOCABULARY)
 		K3_TRY(k3_config_set_vocab(&probe, MOST_VOCABULARY));

@@ -7,7 +7,8 @@
  * owners of tile->prev and tile->next, not rank - 1 and rank + 1.
  *
  * Trap: collectives (states, latents) are planned for every layer whatever the documents; only the
- * halo's point-to-point transfers depend on them, and both partners see the same documents. */
+ * halo's point-to-point transfers depend on them, and both partners see the same documents.  A rank
+ * alone that is forced to communicate has the collectives and no halo. */
 #include "../common/status.h"
 #include "mesh_comm.h"
 #include "text.h"
@@ -27,7 +28,7 @@ cp_index(const struct k3i_walk *w)
 static int32_t
 cp_comm(const struct k3i_walk *w)
 {
-	return k3i_mesh_comm(&w->b->model->options.mesh, K3_GROUP_CP);
+	return k3_mesh_comm(&w->b->model->options.mesh, K3_GROUP_CP);
 }
 
 int32_t
@@ -89,7 +90,7 @@ halo_task(struct k3i_walk *w, int layer, enum k3_op op, const uint32_t *halo, in
 		k3i_skip(b);
 	} else {
 		k3i_comm_task(b, op, layer, other, -1, cp_comm(w),
-			      k3i_cp_rank(w, b->plan->tile[other].owner_cp), count, b->act);
+			      k3i_cp_rank(w, b->plan->tile[other].owner_cp), count, b->act, 0);
 		k3i_use(b, halo[tile], op == K3_OP_HALO_SEND ? K3_R : K3_W);
 		k3i_task_end(b, 0, 0);
 	}
@@ -142,18 +143,16 @@ in_chain(const struct k3i_walk *w, size_t i, bool backward)
 }
 
 static void
-local_task(struct k3i_walk *w, int layer, const struct k3i_kda_cut *cut, uint32_t g, int tile,
+local_task(struct k3i_walk *w, int layer, const struct k3i_kda_cut *cut, uint32_t g, size_t i,
 	   uint32_t sm)
 {
 	struct k3_builder *b = w->b;
-	size_t h = w->c->kda_heads, k = w->c->kda_dim, i = tile < 0 ? 0 : (size_t)tile;
+	size_t h = w->c->kda_heads, k = w->c->kda_dim;
 	uint32_t h0 = g * w->kda_heads_each, h1 = h0 + w->kda_heads_each;
-	bool absent = tile < 0;
 
 	struct k3_kda_state_local_args *a =
-		k3i_task(b, K3_OP_KDA_STATE_LOCAL, layer, absent ? -1 : k3i_tile_no(w, i), (int)g,
-			 sizeof(*a));
-	*a = (struct k3_kda_state_local_args){.t = absent ? 0 : k3i_rows(w, i),
+		k3i_task(b, K3_OP_KDA_STATE_LOCAL, layer, k3i_tile_no(w, i), (int)g, sizeof(*a));
+	*a = (struct k3_kda_state_local_args){.t = k3i_rows(w, i),
 					      .h = h,
 					      .k = k,
 					      .v = k,
@@ -163,18 +162,16 @@ local_task(struct k3i_walk *w, int layer, const struct k3i_kda_cut *cut, uint32_
 					      .lower_bound = (float)w->c->gate_lower_bound,
 					      .scale = 1.0f / __builtin_sqrtf((float)k)};
 	a->accumulate = k3i_use_sum(b, sm);
-	if (!absent) {
-		k3i_list_one(b, &a->qkv, (int32_t)cut->qkv[i], K3_R);
-		k3i_list_one(b, &a->f, (int32_t)cut->f[i], K3_R);
-		k3i_list_one(b, &a->br, (int32_t)cut->br[i], K3_R);
-		k3i_list_one(b, &a->layout, (int32_t)w->layout[i], K3_R);
-		a->work = (struct k3_list){b->cur ? b->cur->n_access : 0, 1};
-		k3i_work(b, k3_kda_state_local_work_floats(w->nominal, k, k));
-		if (cut->backward)
-			k3i_list_one(b, &a->dout, (int32_t)cut->dout[i * w->kda_groups + g], K3_R);
-		k3i_weight(b, &a->a_log, K3_P_KDA_ALOG, layer);
-		k3i_weight(b, &a->dt_bias, K3_P_KDA_DT, layer);
-	}
+	k3i_list_one(b, &a->qkv, (int32_t)cut->qkv[i], K3_R);
+	k3i_list_one(b, &a->f, (int32_t)cut->f[i], K3_R);
+	k3i_list_one(b, &a->br, (int32_t)cut->br[i], K3_R);
+	k3i_list_one(b, &a->layout, (int32_t)w->layout[i], K3_R);
+	a->work = (struct k3_list){b->cur ? b->cur->n_access : 0, 1};
+	k3i_work(b, k3_kda_state_local_work_floats(w->nominal, k, k));
+	if (cut->backward)
+		k3i_list_one(b, &a->dout, (int32_t)cut->dout[i * w->kda_groups + g], K3_R);
+	k3i_weight(b, &a->a_log, K3_P_KDA_ALOG, layer);
+	k3i_weight(b, &a->dt_bias, K3_P_KDA_DT, layer);
 	k3i_task_end(b, (double)a->t * (a->h1 - a->h0) * (double)(8 * k * k), 0);
 }
 
@@ -190,21 +187,16 @@ touch_inputs(struct k3i_walk *w, const struct k3i_kda_cut *cut, size_t i, uint32
 		k3i_touch(w->b, cut->dout[i * w->kda_groups + g]);
 }
 
-/* This rank's (S | M) per head group: from the tiles of the cut document, or zeros. */
+/* This rank's (S | M) per head group: from the tiles of the cut document.  Without one nothing is
+ * written, and the gather takes zeros. */
 static void
 local_states(struct k3i_walk *w, int layer, const struct k3i_kda_cut *cut, const uint32_t *sm)
 {
 	for (uint32_t g = 0; g < w->kda_groups; g++) {
-		if (k3i_cut_tile(w, cut->backward) < 0) {
-			local_task(w, layer, cut, g, -1, sm[g]);
-		} else {
-			k3i_skip(w->b);
-			k3i_touch(w->b, sm[g]);
-		}
 		for (size_t n = 0; n < w->n; n++) {
 			size_t i = cut->backward ? w->n - 1 - n : n;
 			if (in_chain(w, i, cut->backward))
-				local_task(w, layer, cut, g, (int)i, sm[g]);
+				local_task(w, layer, cut, g, i, sm[g]);
 			else
 				k3i_skip_work(w->b, k3_kda_state_local_work_floats(w->nominal,
 										   w->c->kda_dim,
@@ -265,7 +257,7 @@ k3i_kda_cut_states(struct k3i_walk *w, int layer, const struct k3i_kda_cut *cut)
 						 : (int)w->n;
 	uint64_t count = (uint64_t)w->c->kda_heads * k * 2 * k;
 
-	if (cp(w) == 1)
+	if (cp_comm(w) < 0)
 		return;
 	uint32_t *sm = k3i_array(w, groups), *all = k3i_array(w, groups);
 	for (size_t g = 0; g < groups && b->status == K3_OK; g++) {
@@ -279,11 +271,12 @@ k3i_kda_cut_states(struct k3i_walk *w, int layer, const struct k3i_kda_cut *cut)
 	if (b->status != K3_OK)
 		return;
 	local_states(w, layer, cut, sm);
-	k3i_comm_task(b, K3_OP_KDA_STATE_GATHER, layer, -1, -1, cp_comm(w), -1, count, K3_F32);
-	for (size_t g = 0; g < groups; g++)
-		k3i_use(b, all[g], K3_W);
-	for (size_t g = 0; g < groups; g++)
-		k3i_use(b, sm[g], K3_R);
+	struct k3_kda_state_gather_args *a =
+		k3i_comm_task(b, K3_OP_KDA_STATE_GATHER, layer, -1, -1, cp_comm(w), -1, count,
+			      K3_F32, sizeof(*a));
+	k3i_list(b, &a->all, all, groups, K3_W);
+	k3i_list(b, &a->sm, sm, k3i_cut_tile(w, cut->backward) < 0 ? 0 : groups, K3_R);
+	touch_all(w, sm, groups);
 	k3i_task_end(b, 0, 0);
 	for (size_t g = 0; g < groups; g++) {
 		if (target >= 0) {
@@ -297,27 +290,26 @@ k3i_kda_cut_states(struct k3i_walk *w, int layer, const struct k3i_kda_cut *cut)
 	}
 }
 
-/* Places of the tiles of a root within its rows. */
+/* Places of the tiles of a root within its rows; which of them have a buffer here (NULL: all). */
 static void
 kv_args(struct k3i_walk *w, struct k3_kv_args *a, size_t first, const bool *listed)
 {
 	struct k3_arena *arena = w->b->plan->arena;
-	size_t *row0 = k3i_arena_alloc(arena, w->n * sizeof(*row0)),
-	       *rows = k3i_arena_alloc(arena, w->n * sizeof(*rows)), n = 0;
+	struct k3_kv_tile *tile = k3i_arena_alloc(arena, w->n * sizeof(*tile));
 
-	if (!row0 || !rows) {
+	if (!tile) {
 		w->b->status = K3_ENOMEM;
 		return;
 	}
-	for (size_t i = 0; i < w->n; i++)
-		if (!listed || listed[i]) {
-			row0[n] = k3i_key_tile(w, first + i)->row0 - k3i_key_tile(w, first)->row0;
-			rows[n++] = k3i_key_tile(w, first + i)->rows;
-		}
-	a->rows = w->b->plan->own_rows;
+	for (size_t i = 0; i < w->n; i++) {
+		const struct k3_tile *t = k3i_key_tile(w, first + i);
+		tile[i] = (struct k3_kv_tile){.row0 = t->row0 - k3i_key_tile(w, first)->row0,
+					      .rows = t->rows,
+					      .listed = !listed || listed[i]};
+	}
 	a->width = w->c->kv_rank + w->c->rope_dim;
-	a->row0 = row0;
-	a->tile_rows = rows;
+	a->n_tiles = w->n;
+	a->tile = tile;
 }
 
 /* Begins the exchange of the rows of cp rank `root`. */
@@ -327,16 +319,8 @@ kv_task(struct k3i_walk *w, enum k3_op op, int layer, uint32_t root)
 	struct k3_builder *b = w->b;
 	uint64_t count = (uint64_t)b->plan->own_rows * (w->c->kv_rank + w->c->rope_dim);
 
-	k3i_comms(b);
-	struct k3_kv_args *a = k3i_task(b, op, layer, -1, (int)root, sizeof(*a));
-	b->widens = false;
-	if (b->cur) {
-		b->cur->comm = cp_comm(w);
-		b->cur->peer = k3i_cp_rank(w, root);
-		b->cur->count = count;
-		b->cur->comm_dtype = (uint8_t)b->act;
-	}
-	return a;
+	return k3i_comm_task(b, op, layer, -1, (int)root, cp_comm(w), k3i_cp_rank(w, root), count,
+			     b->act, sizeof(struct k3_kv_args));
 }
 
 static void
@@ -351,15 +335,20 @@ k3i_gather_kv(struct k3i_walk *w, int layer, uint32_t *c)
 {
 	struct k3_builder *b = w->b;
 	uint32_t mine = cp_index(w);
+	bool *none = k3i_arena_alloc(b->plan->arena, w->n * sizeof(*none));
 
-	for (uint32_t s = 0; s < cp(w) && cp(w) > 1 && b->status == K3_OK; s++) {
+	if (!none) {
+		b->status = K3_ENOMEM;
+		return;
+	}
+	for (uint32_t s = 0; s < cp(w) && cp_comm(w) >= 0 && b->status == K3_OK; s++) {
 		size_t first = s * w->n;
 		for (size_t j = first; j < first + w->n && s < mine; j++)
 			c[j] = k3i_data(b, "c", K3_DATA_ACT, b->act, layer, (int)j, -1,
 					k3i_key_tile(w, j)->rows, w->nominal,
 					w->c->kv_rank + w->c->rope_dim);
 		struct k3_kv_args *a = kv_task(w, K3_OP_GATHER_KV, layer, s);
-		kv_args(w, a, first, NULL);
+		kv_args(w, a, first, s > mine ? none : NULL);
 		if (s > mine)
 			kv_work(w, a);
 		else
@@ -379,7 +368,7 @@ k3i_scatter_kv_grads(struct k3i_walk *w, int layer, const uint32_t *dc, const bo
 		b->status = K3_ENOMEM;
 		return;
 	}
-	for (uint32_t s = 0; s < cp(w) && cp(w) > 1 && b->status == K3_OK; s++) {
+	for (uint32_t s = 0; s < cp(w) && cp_comm(w) >= 0 && b->status == K3_OK; s++) {
 		size_t first = s * w->n;
 		struct k3_kv_args *a = kv_task(w, K3_OP_SCATTER_KV_GRADS, layer, s);
 		if (s != mine)

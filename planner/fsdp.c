@@ -61,19 +61,20 @@ k3i_comms(struct k3_builder *b)
 			k3i_mesh_comms(p->arena, &b->model->options.mesh, &p->comm, &p->n_comms);
 }
 
-void
+void *
 k3i_comm_task(struct k3_builder *b, enum k3_op op, int layer, int tile, int group, int32_t comm,
-	      int32_t peer, uint64_t count, enum k3_dtype dtype)
+	      int32_t peer, uint64_t count, enum k3_dtype dtype, size_t args_bytes)
 {
 	k3i_comms(b);
-	k3i_task(b, op, layer, tile, group, 0);
+	void *args = k3i_task(b, op, layer, tile, group, args_bytes);
 	b->widens = false;
 	if (!b->cur)
-		return;
+		return args;
 	b->cur->comm = comm;
 	b->cur->peer = peer;
 	b->cur->count = count;
 	b->cur->comm_dtype = (uint8_t)dtype;
+	return args;
 }
 
 /* A full copy of a block: the members' shards one after the other, so it may be longer than the
@@ -101,7 +102,7 @@ begin(struct k3_builder *b)
 	uint32_t n = b->model->n_blocks;
 
 	if (b->fsdp || b->status != K3_OK ||
-	    k3_mesh_group_size(&b->model->options.mesh, K3_GROUP_SHARD) == 1)
+	    k3_mesh_comm(&b->model->options.mesh, K3_GROUP_SHARD) < 0)
 		return b->fsdp;
 	struct k3i_fsdp *f = k3i_arena_alloc(b->plan->arena, sizeof(*f));
 	if (f) {
@@ -185,7 +186,7 @@ static void
 gather_type(struct k3_builder *b, struct k3i_fsdp *f, struct part part, enum k3_dtype dtype)
 {
 	size_t n = list_type(b, f, part, dtype), end;
-	int32_t comm = k3i_mesh_comm(&b->model->options.mesh, K3_GROUP_SHARD);
+	int32_t comm = k3_mesh_comm(&b->model->options.mesh, K3_GROUP_SHARD);
 	uint64_t count;
 
 	for (size_t i = 0; i < n && b->status == K3_OK; i = end) {
@@ -193,7 +194,7 @@ gather_type(struct k3_builder *b, struct k3i_fsdp *f, struct part part, enum k3_
 		for (size_t k = i; k < end; k++)
 			f->here[f->list[k]] = (int32_t)full_block(b, "full", dtype, f->list[k]);
 		k3i_comm_task(b, K3_OP_GATHER_PARAMS, part.layer, -1, part.part, comm, -1, count,
-			      dtype);
+			      dtype, 0);
 		for (size_t k = i; k < end; k++)
 			k3i_use(b, (uint32_t)f->here[f->list[k]], K3_W);
 		for (size_t k = i; k < end; k++)
@@ -300,7 +301,7 @@ void
 k3i_unit_reduce(struct k3_builder *b, enum k3_unit unit, int layer, int part)
 {
 	struct k3i_fsdp *f = begin(b);
-	int32_t comm = k3i_mesh_comm(&b->model->options.mesh, K3_GROUP_SHARD);
+	int32_t comm = k3_mesh_comm(&b->model->options.mesh, K3_GROUP_SHARD);
 	uint64_t count;
 	size_t end;
 
@@ -309,10 +310,11 @@ k3i_unit_reduce(struct k3_builder *b, enum k3_unit unit, int layer, int part)
 	size_t n = list_part(b, f, (struct part){unit, layer, part});
 	for (size_t i = 0; i < n && b->status == K3_OK; i = end) {
 		end = piece_end(b, f->list, i, n, K3_F32, &count);
-		k3i_comm_task(b, K3_OP_REDUCE_SCATTER_GRADS, layer, -1, part, comm, -1, count,
-			      K3_F32);
+		struct k3_reduce_scatter_args *a =
+			k3i_comm_task(b, K3_OP_REDUCE_SCATTER_GRADS, layer, -1, part, comm, -1,
+				      count, K3_F32, sizeof(*a));
 		for (size_t k = i; k < end; k++)
-			k3i_use_sum(b, b->model->n_blocks + f->list[k]);
+			a->accumulate = k3i_use_sum(b, b->model->n_blocks + f->list[k]);
 		/* the sum is made in place, then added to the shard */
 		for (size_t k = i; k < end; k++)
 			k3i_use(b, f->grad[f->list[k]], K3_RW);
@@ -326,7 +328,7 @@ sum_data(struct k3_builder *b, enum k3_group group, uint32_t first, uint32_t n, 
 	 int index)
 {
 	const struct k3_datum *d = &b->model->persist[first];
-	int32_t comm = k3i_mesh_comm(&b->model->options.mesh, group);
+	int32_t comm = k3_mesh_comm(&b->model->options.mesh, group);
 	uint64_t count = 0;
 
 	if (comm < 0)
@@ -334,7 +336,7 @@ sum_data(struct k3_builder *b, enum k3_group group, uint32_t first, uint32_t n, 
 	for (uint32_t i = 0; i < n; i++)
 		count += d[i].rows * d[i].row_elems;
 	k3i_comm_task(b, K3_OP_ALLREDUCE, layer, -1, index, comm, -1, count,
-		      (enum k3_dtype)d->dtype);
+		      (enum k3_dtype)d->dtype, 0);
 	for (uint32_t i = 0; i < n; i++)
 		k3i_use(b, first + i, K3_RW);
 	k3i_task_end(b, 0, 0);

@@ -26,6 +26,14 @@ group_step(const struct k3_mesh *mesh, enum k3_group group)
 	return group == K3_GROUP_REPLICATE ? dim(mesh->dp_shard) * dim(mesh->cp) : 1;
 }
 
+const char *
+k3_mesh_group_name(enum k3_group group)
+{
+	static const char *const text[K3_N_GROUPS] = {"world", "replicate", "shard", "cp"};
+
+	return text[group];
+}
+
 uint32_t
 k3_mesh_ranks(const struct k3_mesh *mesh)
 {
@@ -62,12 +70,15 @@ group_ordinal(const struct k3_mesh *mesh, enum k3_group group, uint32_t rank)
 	return rank / k3_mesh_group_size(mesh, group);
 }
 
-/* The earliest kind with the same groups: its communicators are used. */
+/* The earliest kind with the same groups: its communicators are used.  Groups of one rank, where they
+ * are forced to communicate, stand for larger ones and keep their own. */
 static enum k3_group
 group_alias(const struct k3_mesh *mesh, enum k3_group group)
 {
 	uint32_t size = k3_mesh_group_size(mesh, group);
 
+	if (size == 1)
+		return group;
 	if (size == k3_mesh_ranks(mesh))
 		return K3_GROUP_WORLD;
 	if (group == K3_GROUP_CP && size == k3_mesh_group_size(mesh, K3_GROUP_SHARD))
@@ -75,24 +86,29 @@ group_alias(const struct k3_mesh *mesh, enum k3_group group)
 	return group;
 }
 
+/* Does a group of this kind communicate at all? */
+static bool
+communicates(const struct k3_mesh *mesh, enum k3_group group)
+{
+	return mesh->forced || k3_mesh_group_size(mesh, group) > 1;
+}
+
 /* Communicators of a kind in the table. */
 static uint32_t
 n_groups(const struct k3_mesh *mesh, enum k3_group group)
 {
-	uint32_t size = k3_mesh_group_size(mesh, group);
-
-	if (size == 1 || group_alias(mesh, group) != group)
+	if (!communicates(mesh, group) || group_alias(mesh, group) != group)
 		return 0;
-	return k3_mesh_ranks(mesh) / size;
+	return k3_mesh_ranks(mesh) / k3_mesh_group_size(mesh, group);
 }
 
 int32_t
-k3i_mesh_comm(const struct k3_mesh *mesh, enum k3_group group)
+k3_mesh_comm(const struct k3_mesh *mesh, enum k3_group group)
 {
 	enum k3_group alias = group_alias(mesh, group);
 	uint32_t base = 0;
 
-	if (k3_mesh_group_size(mesh, group) == 1)
+	if (!communicates(mesh, group))
 		return -1;
 	for (int kind = 0; kind < (int)alias; kind++)
 		base += n_groups(mesh, (enum k3_group)kind);
@@ -103,7 +119,6 @@ static int
 comm_fill(struct k3_arena *arena, const struct k3_mesh *mesh, enum k3_group group, uint32_t ordinal,
 	  struct k3_comm *comm)
 {
-	static const char *const text[K3_N_GROUPS] = {"world", "replicate", "shard", "cp"};
 	uint32_t size = k3_mesh_group_size(mesh, group), step = group_step(mesh, group);
 	uint32_t first = group == K3_GROUP_REPLICATE ? ordinal : ordinal * size;
 
@@ -114,9 +129,10 @@ comm_fill(struct k3_arena *arena, const struct k3_mesh *mesh, enum k3_group grou
 	for (uint32_t i = 0; i < size; i++)
 		comm->member[i] = first + i * step;
 	if (group == K3_GROUP_WORLD)
-		snprintf(comm->name, sizeof(comm->name), "%s", text[group]);
+		snprintf(comm->name, sizeof(comm->name), "%s", k3_mesh_group_name(group));
 	else
-		snprintf(comm->name, sizeof(comm->name), "%s%u", text[group], ordinal);
+		snprintf(comm->name, sizeof(comm->name), "%s%u", k3_mesh_group_name(group),
+			 ordinal);
 	return K3_OK;
 }
 

@@ -10,6 +10,9 @@
 
 enum k3_group { K3_GROUP_WORLD, K3_GROUP_REPLICATE, K3_GROUP_SHARD, K3_GROUP_CP, K3_N_GROUPS };
 
+/** "world", "replicate", ... */
+const char *k3_mesh_group_name(enum k3_group group);
+
 /**
  * Reads "dp_replicate=2,dp_shard=4,cp=2": keys in any order, missing ones are 1; rank becomes 0.
  * @return K3_OK; K3_EINVAL for an unknown or repeated key, or a value that is no integer
@@ -23,5 +26,8 @@ uint32_t k3_mesh_ranks(const struct k3_mesh *mesh);
 uint32_t k3_mesh_group_size(const struct k3_mesh *mesh, enum k3_group group);
 /** Rank's place in that group, 0-based. */
 uint32_t k3_mesh_group_rank(const struct k3_mesh *mesh, enum k3_group group, uint32_t rank);
+/** Communicator of this rank's group of a kind in the table of the plans (plan->comm); -1 when the
+ * group does not communicate.  Kinds with the same groups share one. */
+int32_t k3_mesh_comm(const struct k3_mesh *mesh, enum k3_group group);
 
 #endif

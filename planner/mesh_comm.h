@@ -7,13 +7,11 @@
 /**
  * The communicators of a mesh: all groups of every kind, on every rank, in the order of creation:
  * world, replicate groups, shard groups, cp groups, each kind by its first rank.  Groups of one
- * rank do not communicate and are left out; so is a kind whose groups are those of an earlier kind.
+ * rank do not communicate and are left out, unless the mesh forces them; so is a kind whose groups
+ * are those of an earlier kind.
  * @return K3_OK, K3_ENOMEM
  */
 int k3i_mesh_comms(struct k3_arena *arena, const struct k3_mesh *mesh, struct k3_comm **comm,
 		   size_t *n_comms);
-/** Communicator of this rank's group of a kind in that table; -1 when the group is this rank alone.
- */
-int32_t k3i_mesh_comm(const struct k3_mesh *mesh, enum k3_group group);
 
 #endif

@@ -103,7 +103,7 @@ struct k3_task {
 	uint32_t first_access, n_access; /* in plan->access, in the order of the kernel's buffers */
 	uint32_t pos;
 	const struct k3_plan *plan; /* that it belongs to */
-	const void *args;	    /* k3_<op>_args in the plan's arena; NULL for communication */
+	const void *args;	    /* k3_<op>_args in the plan's arena; NULL: it has none */
 	const char *name;	    /* "kda_chunk_fwd.l2.t0.g1", no blanks; lives with the plan */
 	double flops, bytes;	    /* arithmetic and data moved, from the shapes */
 	double param_bytes;	    /* of the bytes: parameters, their gradients and moments */
@@ -138,6 +138,9 @@ struct k3_comm {
 struct k3_mesh {
 	uint32_t dp_replicate, dp_shard, cp;
 	uint32_t rank;
+	/* groups of one rank communicate like others: what one rank plans and runs is then what many
+	 * do, but for the halos, which need a neighbour */
+	bool forced;
 };
 
 struct k3_plan_options {

@@ -11,7 +11,7 @@
 #include "../common/log.h"
 #include "../common/status.h"
 #include "build.h"
-#include "mesh.h"
+#include "mesh_comm.h"
 
 /* What is known of a datum at some point of the walk. */
 struct value {
@@ -268,7 +268,7 @@ k3_plan_check(const struct k3_plan *plan)
 	struct walk w = {.plan = plan};
 	int ret = K3_OK;
 
-	w.sharded = k3_mesh_group_size(&plan->model->options.mesh, K3_GROUP_SHARD) > 1;
+	w.sharded = k3_mesh_comm(&plan->model->options.mesh, K3_GROUP_SHARD) >= 0;
 	for (size_t i = 0; i < plan->n_tasks; i++) {
 		w.setup = w.setup || plan->task[i].pass == K3_PASS_SETUP;
 		w.microbatch = w.microbatch || plan->task[i].op == K3_OP_BATCH_LOAD;

@@ -147,7 +147,7 @@ static struct starpu_perfmodel models[K3_N_OPS] = {
 	K3_COMPUTE_OP_MAP(X)
 #undef X
 #define X(id, op_name, family) [K3_OP_##id] = MODEL(op_name),
-		K3_IO_OP_MAP(X)
+		K3_IO_OP_MAP(X) K3_COMM_OP_MAP(X)
 #undef X
 };
 
@@ -178,6 +178,12 @@ static struct starpu_codelet codelets[K3_N_OPS] = {
 			.model = &models[K3_OP_##id]},
 		K3_IO_OP_MAP(X)
 #undef X
+#define X(id, op_name, family)                                                                     \
+	[K3_OP_##id] = {.name = "k3_" #op_name,                                                    \
+			.nbuffers = STARPU_VARIABLE_NBUFFERS,                                      \
+			.model = &models[K3_OP_##id]},
+			K3_COMM_OP_MAP(X)
+#undef X
 };
 
 struct starpu_codelet *
@@ -185,8 +191,16 @@ k3_codelet(enum k3_op op)
 {
 	struct starpu_codelet *cl = &codelets[op];
 
-	if (!cl->cpu_funcs[0])
+	if (!cl->cpu_funcs[0] && !cl->cuda_funcs[0])
 		return NULL;
 	cl->color = k3_family_color[k3_op_family(op)];
 	return cl;
+}
+
+void
+k3i_codelet_set_comm(enum k3_op op, starpu_cuda_func_t run)
+{
+	codelets[op].cuda_funcs[0] = run;
+	codelets[op].cuda_flags[0] = STARPU_CUDA_ASYNC;
+	codelets[op].where = STARPU_CUDA;
 }

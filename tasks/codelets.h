@@ -6,8 +6,11 @@
 
 #include "../common/ops.h"
 
-/** The codelet of an operation, NULL when this build has none (communication between ranks). */
+/** The codelet of an operation, NULL when nothing can run it here (communication between ranks,
+ * without a transport). */
 struct starpu_codelet *k3_codelet(enum k3_op op);
+/** What runs a communication operation, on CUDA workers; NULL: nothing does. */
+void k3i_codelet_set_comm(enum k3_op op, starpu_cuda_func_t run);
 
 /**
  * What schedulers of the dmda family take for the length of a task: its cost in the plan (history

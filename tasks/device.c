@@ -10,6 +10,7 @@
 #include "../common/status.h"
 #include "codelets.h"
 #include "convert.h"
+#include "lane.h"
 
 int
 k3_device_parse(enum k3_device *device, const char *text)
@@ -81,7 +82,7 @@ k3i_device_choose(enum k3_device device)
 {
 	for (int op = 0; op < K3_N_OPS; op++) {
 		struct starpu_codelet *cl = k3_codelet((enum k3_op)op);
-		if (!cl)
+		if (!cl || k3_op_is_comm((enum k3_op)op))
 			continue;
 		bool has = device != K3_DEVICE_CPU && kernels[op].run;
 		cl->cuda_funcs[0] = has ? kernels[op].run : NULL;
@@ -100,8 +101,10 @@ start_worker(void *arg)
 
 	(void)arg;
 	k3_cuda_fini(&workers[id]);
-	worker_status[id] =
-		k3_cuda_init(&workers[id], starpu_cuda_get_local_stream(), scratch_bytes);
+	/* the lane's worker computes nothing */
+	if (!k3i_lane_owns(id))
+		worker_status[id] =
+			k3_cuda_init(&workers[id], starpu_cuda_get_local_stream(), scratch_bytes);
 }
 
 static void

@@ -128,6 +128,8 @@ k3_runtime_create(struct k3_runtime **runtime, const struct k3_runtime_options *
 	ret = check_version(r);
 	if (ret == K3_OK)
 		ret = k3i_device_choose(options->device);
+	if (ret == K3_OK)
+		ret = k3i_lane_prepare(options->comm, options->device);
 	if (ret != K3_OK) {
 		free(r);
 		return ret;
@@ -166,13 +168,18 @@ k3_runtime_create(struct k3_runtime **runtime, const struct k3_runtime_options *
 	}
 	r->step = -1;
 	r->calibrate = options->calibrate;
-	ret = k3i_device_start(options->device);
+	ret = k3i_lane_choose();
+	if (ret == K3_OK)
+		ret = k3i_device_start(options->device);
+	if (ret == K3_OK)
+		ret = k3i_lane_start(options->mesh);
 	if (ret == K3_OK && r->calibrate)
 		ret = report_models("to go by", true);
 	if (ret == K3_OK && options->trace_dir)
 		ret = k3i_trace_starpu_create(&r->trace, options->trace_dir,
 					      options->trace_most_tasks);
 	if (ret != K3_OK) {
+		k3i_lane_stop();
 		k3i_device_stop();
 		starpu_shutdown();
 		free(r);
@@ -212,6 +219,7 @@ k3_runtime_destroy(struct k3_runtime *runtime)
 		return;
 	k3_runtime_drain(runtime);
 	(void)k3_runtime_trace_finish(runtime);
+	k3i_lane_stop();
 	k3i_device_stop();
 	k3i_convert_release();
 	starpu_shutdown(); /* writes the models */

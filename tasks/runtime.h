@@ -6,15 +6,18 @@
 #include <stdint.h>
 
 #include "device.h"
+#include "lane.h"
 
 struct k3_runtime;
 struct k3_trace;
 
 struct k3_runtime_options {
-	uint32_t window;	 /* most tasks in flight; 0: unlimited */
-	const char *trace_dir;	 /* where a trace goes (trace.h); NULL: none */
-	size_t trace_most_tasks; /* records that it keeps; 0: K3_TRACE_MOST_TASKS */
-	enum k3_device device;	 /* where tasks run */
+	uint32_t window;	    /* most tasks in flight; 0: unlimited */
+	const char *trace_dir;	    /* where a trace goes (trace.h); NULL: none */
+	size_t trace_most_tasks;    /* records that it keeps; 0: K3_TRACE_MOST_TASKS */
+	enum k3_device device;	    /* where tasks run */
+	enum k3_transport comm;	    /* what carries communication tasks */
+	const struct k3_mesh *mesh; /* whose communicators it needs; NULL without a transport */
 	bool calibrate; /* schedulers go by what StarPU has measured and measures, not by the plan's
 			   costs (codelets.h); models of earlier runs are checked first */
 };
@@ -24,7 +27,8 @@ struct k3_runtime_options {
  * user's), one BLAS thread per worker, buffers aligned to 256 bytes.  Logs version, scheduler and
  * how many of the machine's cores are used, and why not all.  When no task ends for a time
  * (watchdog.h) a warning says so.
- * @return K3_OK, K3_ENODEV (no worker, no CUDA, or a StarPU that is refused), K3_EIO (the folder of the
+ * @return K3_OK, K3_ENODEV (no worker, no CUDA, no NCCL, or a StarPU that is refused), K3_EINVAL (a
+ * transport between GPUs for a run without), K3_EIO (the folder of the
  * trace), K3_EEXIST (another trace has the signals); with calibrate also what
  * k3_perfmodel_check_all returns; all logged, but K3_ENOMEM
  */

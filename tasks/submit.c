@@ -10,6 +10,7 @@
 #include "../common/status.h"
 #include "codelets.h"
 #include "convert.h"
+#include "lane.h"
 #include "trace_starpu.h"
 
 /* 0 .. K3_MAX_PRIORITY into what the scheduler knows; schedulers without priorities have the range
@@ -32,17 +33,19 @@ mode_of(uint8_t mode)
 	return mode == K3_R ? STARPU_R : mode == K3_W ? STARPU_W : STARPU_RW;
 }
 
-/* The task's data; arrays of its own when it has more than StarPU's compiled limit. */
+/* The task's data, and the lane's when it communicates; arrays of its own when it has more than
+ * StarPU's compiled limit. */
 static int
 set_data(struct starpu_task *task, const struct k3_store *store, const struct k3_plan *plan,
 	 const struct k3_task *t)
 {
 	const struct k3_access *a = &plan->access[t->first_access];
+	uint32_t n = t->n_access + (t->comm >= 0);
 
-	task->nbuffers = (int)t->n_access;
-	if (t->n_access > STARPU_NMAXBUFS) {
-		task->dyn_handles = malloc(t->n_access * sizeof(*task->dyn_handles));
-		task->dyn_modes = malloc(t->n_access * sizeof(*task->dyn_modes));
+	task->nbuffers = (int)n;
+	if (n > STARPU_NMAXBUFS) {
+		task->dyn_handles = malloc(n * sizeof(*task->dyn_handles));
+		task->dyn_modes = malloc(n * sizeof(*task->dyn_modes));
 		if (!task->dyn_handles || !task->dyn_modes)
 			return K3_ENOMEM;
 	}
@@ -50,6 +53,8 @@ set_data(struct starpu_task *task, const struct k3_store *store, const struct k3
 		STARPU_TASK_SET_HANDLE(task, k3_store_handle(store, plan, a[i].datum), i);
 		STARPU_TASK_SET_MODE(task, mode_of(a[i].mode), i);
 	}
+	if (t->comm >= 0)
+		k3i_lane_bind(task, n - 1);
 	return K3_OK;
 }
 
@@ -135,7 +140,7 @@ check_codelets(const struct k3_plan *plan)
 {
 	for (size_t i = 0; i < plan->n_tasks; i++)
 		if (!k3_codelet(plan->task[i].op)) {
-			k3_error("tasks", "%s: this build runs one rank and has no communication",
+			k3_error("tasks", "%s: this run has one rank and no transport (--comm)",
 				 plan->task[i].name);
 			return K3_ENODEV;
 		}

@@ -50,6 +50,7 @@ check_PROGRAMS += \
 	tests/test_plan_bf16 \
 	tests/test_plan_check \
 	tests/test_plan_dot \
+	tests/test_plan_forced \
 	tests/test_plan_mesh \
 	tests/test_plan_order \
 	tests/test_plan_print \

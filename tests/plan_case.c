@@ -104,8 +104,10 @@ case_model(const char *mesh, uint32_t rank, const struct k3_plan_options *option
 	k3_plan_options_init(&o);
 	if (options)
 		o = *options;
+	bool forced = o.mesh.forced;
 	cr_assert_eq(k3_mesh_parse(&o.mesh, mesh), K3_OK);
 	o.mesh.rank = rank;
+	o.mesh.forced = forced;
 	cr_assert_eq(k3_config_preset(&config, "tiny"), K3_OK);
 	cr_assert_eq(k3_model_create(&model, &config, &o), K3_OK);
 	return model;

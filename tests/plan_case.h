@@ -27,8 +27,8 @@ int32_t hand_group(struct hand *h, uint32_t n, const uint32_t *members);
 /** A communication task without data; peer -1: collective. */
 void hand_comm(struct hand *h, enum k3_op op, int32_t comm, int32_t peer, uint64_t count);
 
-/** Model of preset tiny for a rank of a mesh ("cp=2"); options may be NULL. Fails the test when it
- * can't. */
+/** Model of preset tiny for a rank of a mesh ("cp=2"); options may be NULL, of their mesh `forced`
+ * alone counts. Fails the test when it can't. */
 struct k3_model *case_model(const char *mesh, uint32_t rank, const struct k3_plan_options *options);
 /** Training plan of a microbatch whose documents have the given lengths, zeros for holes: "5 -3 5"
  * is document, hole, document. */

@@ -109,7 +109,7 @@ TEST(options_outside_their_domain_are_refused_with_the_value)
 	o.expert_groups = 7;
 	expect_refused(&o, "7");
 	k3_plan_options_init(&o);
-	o.mesh = (struct k3_mesh){2, 3, 1, 6};
+	o.mesh = (struct k3_mesh){2, 3, 1, 6, false};
 	expect_refused(&o, "rank 6: the mesh has 6 ranks");
 }
 

@@ -69,7 +69,7 @@ expect_groups(struct k3_mesh m)
 		}
 		for (int kind = 0; kind < K3_N_GROUPS; kind++) {
 			enum k3_group group = (enum k3_group)kind;
-			int32_t at = k3i_mesh_comm(&m, group);
+			int32_t at = k3_mesh_comm(&m, group);
 			uint32_t size = k3_mesh_group_size(&m, group);
 			cr_expect_eq(at < 0, size == 1, "%ux%ux%u, kind %d", m.dp_replicate,
 				     m.dp_shard, m.cp, kind);
@@ -90,7 +90,8 @@ Test(plan_mesh, all_layouts_of_six_and_twelve_ranks_have_the_same_groups_everywh
 		for (uint32_t r = 1; r <= ranks; r++)
 			for (uint32_t s = 1; r * s <= ranks; s++)
 				if (ranks % (r * s) == 0)
-					expect_groups((struct k3_mesh){r, s, ranks / (r * s), 0});
+					expect_groups(
+						(struct k3_mesh){r, s, ranks / (r * s), 0, false});
 }
 
 Test(plan_mesh, groups_are_created_world_first_then_replicas_shards_and_cp, .timeout = 60)
@@ -99,7 +100,7 @@ Test(plan_mesh, groups_are_created_world_first_then_replicas_shards_and_cp, .tim
 					   "replicate3", "shard0",     "shard1",     "cp0",
 					   "cp1",	 "cp2",	       "cp3"};
 	static const uint32_t replica[] = {1, 5}, shard[] = {4, 5, 6, 7}, cp[] = {2, 3};
-	struct k3_mesh m = {2, 2, 2, 0};
+	struct k3_mesh m = {2, 2, 2, 0, false};
 	struct k3_arena *arena = k3i_arena_create();
 	struct k3_comm *comm;
 	size_t n;
@@ -118,7 +119,7 @@ Test(plan_mesh, groups_are_created_world_first_then_replicas_shards_and_cp, .tim
 static void
 expect_shards(uint32_t ranks, size_t rows, size_t experts, const size_t *want)
 {
-	struct k3_model model = {.options.mesh = {1, ranks, 1, 0}};
+	struct k3_model model = {.options.mesh = {1, ranks, 1, 0, false}};
 	struct k3_param p = {.rows = rows,
 			     .cols = 3,
 			     .block_rows = rows,

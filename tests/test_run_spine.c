@@ -416,7 +416,7 @@ TEST(communication_is_refused_before_anything_is_submitted)
 	spine_open(&s, golden_path("golden/text_packed"), 64, 0);
 	k3_plan_options_init(&options);
 	options.tile_tokens = 64;
-	options.mesh = (struct k3_mesh){1, 2, 1, 0};
+	options.mesh = (struct k3_mesh){1, 2, 1, 0, false};
 	cr_assert_eq(k3_model_create(&shard, &s.session.model->config, &options), K3_OK);
 	struct k3_layout layout = {.n_tokens = s.t, .doc_ids = s.docs};
 	struct k3_host_batch batch = {.ids = s.ids, .labels = s.labels};

@@ -2,6 +2,7 @@
 cuda_sources = \
 	codelets/attnres/mix_norm_bwd_cuda.cu \
 	codelets/attnres/mix_norm_fwd_cuda.cu \
+	codelets/comm/comm_add_cuda.cu \
 	codelets/cuda/attn_bwd.cu \
 	codelets/cuda/attn_fwd.cu \
 	codelets/cuda/cuda.cu \

@@ -16,33 +16,54 @@
  * halo_send, halo_recv: 1 x R, 1 x W.
  * kda_state_gather:
  *   n x W (f32) [cp, hg, k, v + k]
- *   n x R (f32) [hg, k, v + k]
+ *   n x R (f32) [hg, k, v + k], or none: no document is cut here, zeros are given
  * gather_kv:
- *   Broadcast from the root of its rows [own rows, rkv + rope]: one buffer per tile in order, R on
- *   the root, W on later ranks; earlier ranks need none of it and have one work buffer W for all
- *   rows.
+ *   Broadcast from the root of its rows [own rows, rkv + rope], a message per tile: one buffer per
+ *   tile in order, R on the root, W on later ranks; earlier ranks need none of it and have one work
+ *   buffer W for all rows.
  * scatter_kv_grads:
  *   Sum on the root, added to its own: one RW buffer per tile in order.
  *   Later ranks have one work buffer W for all rows, then one R buffer for each tile that they
  *   have a gradient of (k3_kv_args); their other rows, and all rows of earlier ranks, which have
- *   the work buffer alone, count as zeros. */
+ *   the work buffer alone, count as zeros.
+ *
+ * Sums have the type of their data.  Their order, hence their bits, depends on the ranks of the
+ * communicator and on what moves them (codelets/comm/comm_nccl.h), never on the schedule. */
 #ifndef K3_OP_COMM_H
 #define K3_OP_COMM_H
 #include "op.h"
 
-/* gather_kv, scatter_kv_grads: where each listed tile lies in the root's rows. work: 0..1. */
+/* reduce_scatter_grads. accumulate = 0: the shards are set. */
+struct k3_reduce_scatter_args {
+	uint32_t n_buf;
+	uint32_t accumulate;
+};
+
+struct k3_kda_state_gather_args {
+	uint32_t n_buf;
+	struct k3_list all, sm; /* sm: as many as all, or none */
+};
+
+/* A tile of the root: where it lies in its rows, and whether `tiles` has a buffer of it. */
+struct k3_kv_tile {
+	size_t row0, rows;
+	uint32_t listed;
+};
+
+/* gather_kv, scatter_kv_grads. work: 0..1, holds the tiles that are not listed. */
 struct k3_kv_args {
 	uint32_t n_buf;
-	size_t rows, width; /* of the root */
+	size_t width; /* of a row */
 	struct k3_list work, tiles;
-	const size_t *row0, *tile_rows; /* [tiles.n] */
+	size_t n_tiles; /* of the root; the same on all ranks */
+	const struct k3_kv_tile *tile;
 };
 
 /* kda_state_local:
  *    0 W/RW sm (f32) [hg, k, v + k]: per head (S | M): the state that the segment leaves when it starts
  *             from zero, and the product of its transitions: (S | M) <- (M_t S + S_t | M_t M) for
  *             each tile t, in order
- *   qkv, f, br, layout, work: 0..1 each, absent: writes zeros (no document is cut here)
+ *   qkv, f, br, layout, work: 1 each
  *   a_log (1,h), dt_bias (1,P)
  *   backward = 0: the last segment of the tile, tiles ascend.
  *   backward = 1: its first segment with dout [t, hg*v], tiles descend: the gradient that reaches

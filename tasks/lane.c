@@ -1,0 +1,360 @@
+/* NCCL behind the communication codelets.  The trap: NCCL's own threads take the binding of the thread
+ * that makes a communicator, so that is the program's, not a worker's, which is bound to one core. */
+#include "lane.h"
+
+#include <starpu.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../common/log.h"
+#include "../common/status.h"
+#include "../planner/mesh.h"
+#include "codelets.h"
+#include "convert.h"
+
+int
+k3_transport_parse(enum k3_transport *transport, const char *text)
+{
+	if (strcmp(text, "none") != 0 && strcmp(text, "nccl") != 0) {
+		k3_error("tasks", "--comm %s: must be none or nccl", text);
+		return K3_EINVAL;
+	}
+	*transport = strcmp(text, "nccl") == 0 ? K3_TRANSPORT_NCCL : K3_TRANSPORT_NONE;
+	return K3_OK;
+}
+
+#if defined(K3_HAVE_NCCL) && defined(STARPU_USE_CUDA)
+#include <nccl.h>
+#include <starpu_cuda.h>
+
+#include "../codelets/comm/comm_nccl.h"
+
+/* A kind of group of this rank. */
+struct group {
+	int32_t number;	 /* in the plans' tables; -1: does not communicate */
+	ncclComm_t comm; /* of the first kind with that number; NULL: another kind has it */
+};
+
+static struct {
+	bool wanted;
+	bool alone; /* the worker is the lane's */
+	int worker; /* -1: not chosen yet */
+	starpu_data_handle_t order;
+	struct k3_mesh mesh;
+	struct group group[K3_N_GROUPS];
+} lane = {.worker = -1};
+
+static k3_comm_func *const calls[K3_N_OPS] = {
+	[K3_OP_GATHER_PARAMS] = k3_gather_params_nccl,
+	[K3_OP_REDUCE_SCATTER_GRADS] = k3_reduce_scatter_grads_nccl,
+	[K3_OP_ALLREDUCE] = k3_allreduce_nccl,
+	[K3_OP_GATHER_KV] = k3_gather_kv_nccl,
+	[K3_OP_SCATTER_KV_GRADS] = k3_scatter_kv_grads_nccl,
+	[K3_OP_HALO_SEND] = k3_halo_send_nccl,
+	[K3_OP_HALO_RECV] = k3_halo_recv_nccl,
+	[K3_OP_KDA_STATE_GATHER] = k3_kda_state_gather_nccl,
+};
+
+/* The kind that has the communicator of this number. */
+static enum k3_group
+kind_of(int32_t number)
+{
+	int kind = 0;
+
+	while (kind + 1 < K3_N_GROUPS &&
+	       !(lane.group[kind].number == number && lane.group[kind].comm))
+		kind++;
+	return (enum k3_group)kind;
+}
+
+static void
+run(void *buffers[], void *cl_arg)
+{
+	const struct k3_task *t = k3i_task_now();
+	const struct k3_access *access = &t->plan->access[t->first_access];
+	enum k3_group kind = kind_of(t->comm);
+	ncclComm_t comm = lane.group[kind].comm;
+	ncclResult_t state;
+	void *buf[t->n_access + 1];
+	size_t elems[t->n_access + 1];
+	struct k3_comm_call call = {
+		.comm = comm,
+		.stream = starpu_cuda_get_local_stream(),
+		.rank = k3_mesh_group_rank(&lane.mesh, kind, lane.mesh.rank),
+		.ranks = k3_mesh_group_size(&lane.mesh, kind),
+		.peer = t->peer < 0 ? -1
+				    : (int)k3_mesh_group_rank(&lane.mesh, kind, (uint32_t)t->peer),
+		.dtype = (enum k3_dtype)t->comm_dtype,
+		.n_buf = t->n_access,
+		.elems = elems};
+
+	(void)cl_arg;
+	for (uint32_t i = 0; i < t->n_access; i++) {
+		const struct k3_datum *d = &t->plan->data[access[i].datum];
+		buf[i] = (void *)STARPU_VECTOR_GET_PTR(buffers[i]);
+		elems[i] = d->rows * d->row_elems;
+	}
+	/* what went wrong since the last call, on this rank or another */
+	K3_NCCL_CHECK(comm, ncclCommGetAsyncError(comm, &state));
+	K3_NCCL_CHECK(comm, state);
+	calls[t->op](buf, t->args, &call);
+}
+
+/* Does compute go to this worker? */
+static int
+can_compute(unsigned worker, struct starpu_task *task, unsigned nimpl)
+{
+	(void)task;
+	(void)nimpl;
+	return (int)worker != lane.worker;
+}
+
+/* Communication tasks run on CUDA workers, or are refused; nothing else runs on the lane's own. */
+static void
+set_codelets(bool on)
+{
+	for (int op = 0; op < K3_N_OPS; op++) {
+		if (calls[op])
+			k3i_codelet_set_comm((enum k3_op)op, on ? run : NULL);
+		else if (k3_codelet((enum k3_op)op))
+			k3_codelet((enum k3_op)op)->can_execute =
+				on && lane.alone ? can_compute : NULL;
+	}
+}
+
+int
+k3i_lane_prepare(enum k3_transport transport, enum k3_device device)
+{
+	lane.wanted = transport == K3_TRANSPORT_NCCL;
+	if (!lane.wanted)
+		return K3_OK;
+	if (device == K3_DEVICE_CPU) {
+		k3_error("tasks", "--comm nccl: moves data between GPUs, so it needs --device cuda "
+				  "or all");
+		return K3_EINVAL;
+	}
+	if (setenv("STARPU_NWORKER_PER_CUDA", "2", 0) != 0 ||
+	    setenv("STARPU_CUDA_THREAD_PER_WORKER", "1", 0) != 0)
+		return K3_ENOMEM;
+	return K3_OK;
+}
+
+int
+k3i_lane_choose(void)
+{
+	int worker[STARPU_NMAXWORKERS];
+	unsigned n;
+
+	if (!lane.wanted)
+		return K3_OK;
+	n = starpu_worker_get_ids_by_type(STARPU_CUDA_WORKER, worker, STARPU_NMAXWORKERS);
+	for (unsigned i = 1; i < n; i++)
+		if (starpu_worker_get_devid(worker[i]) != starpu_worker_get_devid(worker[0])) {
+			k3_error("tasks", "StarPU has several GPUs: a rank that communicates has "
+					  "one (STARPU_NCUDA=1)");
+			return K3_ENODEV;
+		}
+	if (n == 0) {
+		k3_error("tasks", "--comm nccl: StarPU has no CUDA worker");
+		return K3_ENODEV;
+	}
+	lane.worker = worker[n - 1];
+	lane.alone = n > 1;
+	if (!lane.alone)
+		k3_warn("tasks",
+			"the GPU has one worker: communication waits for compute tasks "
+			"(STARPU_NWORKER_PER_CUDA=2 STARPU_CUDA_THREAD_PER_WORKER=1, and a "
+			"StarPU without blocking drivers)");
+	starpu_void_data_register(&lane.order);
+	set_codelets(true);
+	return K3_OK;
+}
+
+/* A status at start: nothing runs yet, so the caller can give up. */
+static int
+started(ncclResult_t result, const char *what, enum k3_group kind)
+{
+	if (result == ncclSuccess)
+		return K3_OK;
+	k3_error("tasks", "%s of communicator %s: %s (%d): %s", what, k3_mesh_group_name(kind),
+		 ncclGetErrorString(result), result,
+		 ncclGetLastError(lane.group[K3_GROUP_WORLD].comm));
+	return K3_ENODEV;
+}
+
+/* All ranks meet under one id, which the first makes; it is this one as long as it is alone. */
+static int
+make_world(struct group *world)
+{
+	ncclUniqueId id;
+	int ret;
+
+	if (k3_mesh_ranks(&lane.mesh) > 1) {
+		k3_error("tasks", "%u ranks: this version starts one", k3_mesh_ranks(&lane.mesh));
+		return K3_ENODEV;
+	}
+	K3_TRY(started(ncclGetUniqueId(&id), "ncclGetUniqueId", K3_GROUP_WORLD));
+	K3_TRY(started(ncclCommInitRank(&world->comm, (int)k3_mesh_ranks(&lane.mesh), id,
+					(int)lane.mesh.rank),
+		       "ncclCommInitRank", K3_GROUP_WORLD));
+out:
+	return ret;
+}
+
+/* The groups of a kind together are the world, so one split makes all of them. */
+static int
+make_groups(void)
+{
+	ncclComm_t world = lane.group[K3_GROUP_WORLD].comm;
+	int ret = K3_OK;
+
+	for (int kind = K3_GROUP_WORLD + 1; kind < K3_N_GROUPS; kind++) {
+		struct group *g = &lane.group[kind];
+		bool shared = g->number < 0;
+		for (int earlier = 0; earlier < kind; earlier++)
+			shared = shared || lane.group[earlier].number == g->number;
+		if (!shared)
+			K3_TRY(started(ncclCommSplit(world, g->number, (int)lane.mesh.rank,
+						     &g->comm, NULL),
+				       "ncclCommSplit", (enum k3_group)kind));
+	}
+out:
+	return ret;
+}
+
+/* A small sum on each, so that the first tasks do not pay for the connections. */
+static int
+warm(void)
+{
+	cudaStream_t stream = NULL;
+	float *one = NULL;
+	int ret = K3_OK;
+
+	if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) != cudaSuccess ||
+	    cudaMalloc((void **)&one, sizeof(*one)) != cudaSuccess ||
+	    cudaMemsetAsync(one, 0, sizeof(*one), stream) != cudaSuccess)
+		ret = K3_ENODEV;
+	for (int kind = 0; kind < K3_N_GROUPS && ret == K3_OK; kind++)
+		if (lane.group[kind].comm) {
+			ret = started(ncclAllReduce(one, one, 1, ncclFloat32, ncclSum,
+						    lane.group[kind].comm, stream),
+				      "ncclAllReduce", (enum k3_group)kind);
+			if (ret == K3_OK && cudaStreamSynchronize(stream) != cudaSuccess)
+				ret = K3_ENODEV;
+		}
+	if (ret != K3_OK)
+		k3_error("tasks", "the communicators could not be warmed: %s",
+			 cudaGetErrorString(cudaGetLastError()));
+	cudaFree(one);
+	if (stream)
+		cudaStreamDestroy(stream);
+	return ret;
+}
+
+int
+k3i_lane_start(const struct k3_mesh *mesh)
+{
+	int ret;
+
+	if (!lane.wanted)
+		return K3_OK;
+	lane.mesh = *mesh;
+	for (int kind = 0; kind < K3_N_GROUPS; kind++)
+		lane.group[kind].number = k3_mesh_comm(mesh, (enum k3_group)kind);
+	if (cudaSetDevice(starpu_worker_get_devid(lane.worker)) != cudaSuccess) {
+		k3_error("tasks", "device %d: %s", starpu_worker_get_devid(lane.worker),
+			 cudaGetErrorString(cudaGetLastError()));
+		K3_TRY(K3_ENODEV);
+	}
+	K3_TRY(make_world(&lane.group[K3_GROUP_WORLD]));
+	K3_TRY(make_groups());
+	K3_TRY(warm());
+	k3_info("tasks", "communication by NCCL on worker %d%s, rank %u of %u", lane.worker,
+		lane.alone ? ", its own" : "", mesh->rank, k3_mesh_ranks(mesh));
+out:
+	if (ret != K3_OK)
+		for (int kind = K3_N_GROUPS; kind-- > 0;)
+			if (lane.group[kind].comm) {
+				ncclCommAbort(lane.group[kind].comm);
+				lane.group[kind].comm = NULL;
+			}
+	return ret;
+}
+
+void
+k3i_lane_stop(void)
+{
+	for (int kind = K3_N_GROUPS; kind-- > 0;)
+		if (lane.group[kind].comm &&
+		    started(ncclCommDestroy(lane.group[kind].comm), "ncclCommDestroy",
+			    (enum k3_group)kind) == K3_OK)
+			lane.group[kind].comm = NULL;
+	if (lane.order)
+		starpu_data_unregister(lane.order);
+	lane.order = NULL;
+	set_codelets(false);
+	lane.worker = -1;
+	lane.alone = lane.wanted = false;
+}
+
+bool
+k3i_lane_owns(int worker)
+{
+	return lane.alone && worker == lane.worker;
+}
+
+void
+k3i_lane_bind(struct starpu_task *task, unsigned last)
+{
+	STARPU_TASK_SET_HANDLE(task, lane.order, last);
+	STARPU_TASK_SET_MODE(task, STARPU_RW, last);
+	task->execute_on_a_specific_worker = 1;
+	task->workerid = (unsigned)lane.worker;
+}
+
+#else
+
+int
+k3i_lane_prepare(enum k3_transport transport, enum k3_device device)
+{
+	(void)device;
+	if (transport == K3_TRANSPORT_NONE)
+		return K3_OK;
+	k3_error("tasks", "--comm nccl: this build has no NCCL: configure --with-cuda --with-nccl "
+			  "and a StarPU with CUDA are needed");
+	return K3_ENODEV;
+}
+
+int
+k3i_lane_choose(void)
+{
+	return K3_OK;
+}
+
+int
+k3i_lane_start(const struct k3_mesh *mesh)
+{
+	(void)mesh;
+	return K3_OK;
+}
+
+void
+k3i_lane_stop(void)
+{
+}
+
+bool
+k3i_lane_owns(int worker)
+{
+	(void)worker;
+	return false;
+}
+
+void
+k3i_lane_bind(struct starpu_task *task, unsigned last)
+{
+	(void)task;
+	(void)last;
+}
+
+#endif
