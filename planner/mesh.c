@@ -115,6 +115,16 @@ k3_mesh_comm(const struct k3_mesh *mesh, enum k3_group group)
 	return (int32_t)(base + group_ordinal(mesh, alias, mesh->rank));
 }
 
+enum k3_group
+k3_mesh_comm_kind(const struct k3_mesh *mesh, int32_t comm)
+{
+	int kind = 0;
+
+	while (kind + 1 < K3_N_GROUPS && k3_mesh_comm(mesh, (enum k3_group)kind) != comm)
+		kind++;
+	return (enum k3_group)kind;
+}
+
 static int
 comm_fill(struct k3_arena *arena, const struct k3_mesh *mesh, enum k3_group group, uint32_t ordinal,
 	  struct k3_comm *comm)

@@ -29,5 +29,7 @@ uint32_t k3_mesh_group_rank(const struct k3_mesh *mesh, enum k3_group group, uin
 /** Communicator of this rank's group of a kind in the table of the plans (plan->comm); -1 when the
  * group does not communicate.  Kinds with the same groups share one. */
 int32_t k3_mesh_comm(const struct k3_mesh *mesh, enum k3_group group);
+/** The first kind whose group has this communicator of this rank's. */
+enum k3_group k3_mesh_comm_kind(const struct k3_mesh *mesh, int32_t comm);
 
 #endif

@@ -28,12 +28,7 @@ k3_transport_parse(enum k3_transport *transport, const char *text)
 #include <starpu_cuda.h>
 
 #include "../codelets/comm/comm_nccl.h"
-
-/* A kind of group of this rank. */
-struct group {
-	int32_t number;	 /* in the plans' tables; -1: does not communicate */
-	ncclComm_t comm; /* of the first kind with that number; NULL: another kind has it */
-};
+#include "lane_call.h"
 
 static struct {
 	bool wanted;
@@ -41,63 +36,26 @@ static struct {
 	int worker; /* -1: not chosen yet */
 	starpu_data_handle_t order;
 	struct k3_mesh mesh;
-	struct group group[K3_N_GROUPS];
+	/* of this rank's group of each kind; NULL: it does not communicate, or shares an earlier
+	 * kind's */
+	ncclComm_t comm[K3_N_GROUPS];
 } lane = {.worker = -1};
-
-static k3_comm_func *const calls[K3_N_OPS] = {
-	[K3_OP_GATHER_PARAMS] = k3_gather_params_nccl,
-	[K3_OP_REDUCE_SCATTER_GRADS] = k3_reduce_scatter_grads_nccl,
-	[K3_OP_ALLREDUCE] = k3_allreduce_nccl,
-	[K3_OP_GATHER_KV] = k3_gather_kv_nccl,
-	[K3_OP_SCATTER_KV_GRADS] = k3_scatter_kv_grads_nccl,
-	[K3_OP_HALO_SEND] = k3_halo_send_nccl,
-	[K3_OP_HALO_RECV] = k3_halo_recv_nccl,
-	[K3_OP_KDA_STATE_GATHER] = k3_kda_state_gather_nccl,
-};
-
-/* The kind that has the communicator of this number. */
-static enum k3_group
-kind_of(int32_t number)
-{
-	int kind = 0;
-
-	while (kind + 1 < K3_N_GROUPS &&
-	       !(lane.group[kind].number == number && lane.group[kind].comm))
-		kind++;
-	return (enum k3_group)kind;
-}
 
 static void
 run(void *buffers[], void *cl_arg)
 {
 	const struct k3_task *t = k3i_task_now();
-	const struct k3_access *access = &t->plan->access[t->first_access];
-	enum k3_group kind = kind_of(t->comm);
-	ncclComm_t comm = lane.group[kind].comm;
+	ncclComm_t comm = lane.comm[k3_mesh_comm_kind(&lane.mesh, t->comm)];
 	ncclResult_t state;
 	void *buf[t->n_access + 1];
-	size_t elems[t->n_access + 1];
-	struct k3_comm_call call = {
-		.comm = comm,
-		.stream = starpu_cuda_get_local_stream(),
-		.rank = k3_mesh_group_rank(&lane.mesh, kind, lane.mesh.rank),
-		.ranks = k3_mesh_group_size(&lane.mesh, kind),
-		.peer = t->peer < 0 ? -1
-				    : (int)k3_mesh_group_rank(&lane.mesh, kind, (uint32_t)t->peer),
-		.dtype = (enum k3_dtype)t->comm_dtype,
-		.n_buf = t->n_access,
-		.elems = elems};
 
 	(void)cl_arg;
-	for (uint32_t i = 0; i < t->n_access; i++) {
-		const struct k3_datum *d = &t->plan->data[access[i].datum];
+	for (uint32_t i = 0; i < t->n_access; i++)
 		buf[i] = (void *)STARPU_VECTOR_GET_PTR(buffers[i]);
-		elems[i] = d->rows * d->row_elems;
-	}
 	/* what went wrong since the last call, on this rank or another */
 	K3_NCCL_CHECK(comm, ncclCommGetAsyncError(comm, &state));
 	K3_NCCL_CHECK(comm, state);
-	calls[t->op](buf, t->args, &call);
+	k3i_lane_call(buf, t, &lane.mesh, comm, starpu_cuda_get_local_stream());
 }
 
 /* Does compute go to this worker? */
@@ -114,7 +72,7 @@ static void
 set_codelets(bool on)
 {
 	for (int op = 0; op < K3_N_OPS; op++) {
-		if (calls[op])
+		if (k3i_lane_carries((enum k3_op)op))
 			k3i_codelet_set_comm((enum k3_op)op, on ? run : NULL);
 		else if (k3_codelet((enum k3_op)op))
 			k3_codelet((enum k3_op)op)->can_execute =
@@ -177,14 +135,13 @@ started(ncclResult_t result, const char *what, enum k3_group kind)
 	if (result == ncclSuccess)
 		return K3_OK;
 	k3_error("tasks", "%s of communicator %s: %s (%d): %s", what, k3_mesh_group_name(kind),
-		 ncclGetErrorString(result), result,
-		 ncclGetLastError(lane.group[K3_GROUP_WORLD].comm));
+		 ncclGetErrorString(result), result, ncclGetLastError(lane.comm[K3_GROUP_WORLD]));
 	return K3_ENODEV;
 }
 
 /* All ranks meet under one id, which the first makes; it is this one as long as it is alone. */
 static int
-make_world(struct group *world)
+make_world(void)
 {
 	ncclUniqueId id;
 	int ret;
@@ -194,8 +151,8 @@ make_world(struct group *world)
 		return K3_ENODEV;
 	}
 	K3_TRY(started(ncclGetUniqueId(&id), "ncclGetUniqueId", K3_GROUP_WORLD));
-	K3_TRY(started(ncclCommInitRank(&world->comm, (int)k3_mesh_ranks(&lane.mesh), id,
-					(int)lane.mesh.rank),
+	K3_TRY(started(ncclCommInitRank(&lane.comm[K3_GROUP_WORLD], (int)k3_mesh_ranks(&lane.mesh),
+					id, (int)lane.mesh.rank),
 		       "ncclCommInitRank", K3_GROUP_WORLD));
 out:
 	return ret;
@@ -205,17 +162,13 @@ out:
 static int
 make_groups(void)
 {
-	ncclComm_t world = lane.group[K3_GROUP_WORLD].comm;
 	int ret = K3_OK;
 
 	for (int kind = K3_GROUP_WORLD + 1; kind < K3_N_GROUPS; kind++) {
-		struct group *g = &lane.group[kind];
-		bool shared = g->number < 0;
-		for (int earlier = 0; earlier < kind; earlier++)
-			shared = shared || lane.group[earlier].number == g->number;
-		if (!shared)
-			K3_TRY(started(ncclCommSplit(world, g->number, (int)lane.mesh.rank,
-						     &g->comm, NULL),
+		int32_t number = k3_mesh_comm(&lane.mesh, (enum k3_group)kind);
+		if (number >= 0 && (int)k3_mesh_comm_kind(&lane.mesh, number) == kind)
+			K3_TRY(started(ncclCommSplit(lane.comm[K3_GROUP_WORLD], number,
+						     (int)lane.mesh.rank, &lane.comm[kind], NULL),
 				       "ncclCommSplit", (enum k3_group)kind));
 	}
 out:
@@ -235,9 +188,9 @@ warm(void)
 	    cudaMemsetAsync(one, 0, sizeof(*one), stream) != cudaSuccess)
 		ret = K3_ENODEV;
 	for (int kind = 0; kind < K3_N_GROUPS && ret == K3_OK; kind++)
-		if (lane.group[kind].comm) {
+		if (lane.comm[kind]) {
 			ret = started(ncclAllReduce(one, one, 1, ncclFloat32, ncclSum,
-						    lane.group[kind].comm, stream),
+						    lane.comm[kind], stream),
 				      "ncclAllReduce", (enum k3_group)kind);
 			if (ret == K3_OK && cudaStreamSynchronize(stream) != cudaSuccess)
 				ret = K3_ENODEV;
@@ -259,14 +212,12 @@ k3i_lane_start(const struct k3_mesh *mesh)
 	if (!lane.wanted)
 		return K3_OK;
 	lane.mesh = *mesh;
-	for (int kind = 0; kind < K3_N_GROUPS; kind++)
-		lane.group[kind].number = k3_mesh_comm(mesh, (enum k3_group)kind);
 	if (cudaSetDevice(starpu_worker_get_devid(lane.worker)) != cudaSuccess) {
 		k3_error("tasks", "device %d: %s", starpu_worker_get_devid(lane.worker),
 			 cudaGetErrorString(cudaGetLastError()));
 		K3_TRY(K3_ENODEV);
 	}
-	K3_TRY(make_world(&lane.group[K3_GROUP_WORLD]));
+	K3_TRY(make_world());
 	K3_TRY(make_groups());
 	K3_TRY(warm());
 	k3_info("tasks", "communication by NCCL on worker %d%s, rank %u of %u", lane.worker,
@@ -274,9 +225,9 @@ k3i_lane_start(const struct k3_mesh *mesh)
 out:
 	if (ret != K3_OK)
 		for (int kind = K3_N_GROUPS; kind-- > 0;)
-			if (lane.group[kind].comm) {
-				ncclCommAbort(lane.group[kind].comm);
-				lane.group[kind].comm = NULL;
+			if (lane.comm[kind]) {
+				ncclCommAbort(lane.comm[kind]);
+				lane.comm[kind] = NULL;
 			}
 	return ret;
 }
@@ -284,11 +235,12 @@ out:
 void
 k3i_lane_stop(void)
 {
-	for (int kind = K3_N_GROUPS; kind-- > 0;)
-		if (lane.group[kind].comm &&
-		    started(ncclCommDestroy(lane.group[kind].comm), "ncclCommDestroy",
-			    (enum k3_group)kind) == K3_OK)
-			lane.group[kind].comm = NULL;
+	for (int kind = K3_N_GROUPS; kind-- > 0;) {
+		if (lane.comm[kind])
+			(void)started(ncclCommDestroy(lane.comm[kind]), "ncclCommDestroy",
+				      (enum k3_group)kind);
+		lane.comm[kind] = NULL;
+	}
 	if (lane.order)
 		starpu_data_unregister(lane.order);
 	lane.order = NULL;

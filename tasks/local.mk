@@ -6,6 +6,7 @@ libk3_la_SOURCES += \
 	tasks/convert.c \
 	tasks/device.c \
 	tasks/lane.c \
+	tasks/lane_call.h \
 	tasks/perfmodel_check.c \
 	tasks/runtime.c \
 	tasks/store.c \
@@ -40,3 +41,7 @@ nobase_k3include_HEADERS += \
 	tasks/trace.h \
 	tasks/usage.h \
 	tasks/watchdog.h
+
+if HAVE_NCCL
+libk3_la_SOURCES += tasks/lane_call.c
+endif

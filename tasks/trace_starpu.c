@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "../common/status.h"
+#include "lane.h"
 
 /* clock_gettime and a subtraction: a signal handler may call it */
 static int64_t
@@ -61,8 +62,8 @@ k3i_trace_starpu_create(struct k3_trace **trace, const char *dir, size_t most_ta
 	K3_TRY(ret);
 	for (uint32_t w = 0; w < n; w++) {
 		bool cpu = starpu_worker_get_type((int)w) == STARPU_CPU_WORKER;
-		snprintf(text[w], sizeof(text[w]), "%s%d", cpu ? "cpu" : "gpu",
-			 starpu_worker_get_devid((int)w));
+		const char *kind = cpu ? "cpu" : k3i_lane_owns((int)w) ? "comm" : "gpu";
+		snprintf(text[w], sizeof(text[w]), "%s%d", kind, starpu_worker_get_devid((int)w));
 		name[w] = text[w];
 	}
 	K3_TRY(k3_trace_create(trace, &(struct k3_trace_options){.dir = dir,

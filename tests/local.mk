@@ -91,6 +91,9 @@ check_PROGRAMS += \
 	tests/test_vit_load \
 	tests/test_vit_merge \
 	tests/test_vit_project
+if HAVE_NCCL
+check_PROGRAMS += tests/test_comm_ranks
+endif
 check_LTLIBRARIES += tests/libfixture.la
 TESTS += $(check_PROGRAMS)
 else
@@ -138,6 +141,12 @@ tests_libfixture_la_SOURCES = \
 	tests/vit_attn_case.h \
 	tests/vit_case.c \
 	tests/vit_case.h
+
+# with NCCL's calls over host memory, before the libraries'
+tests_test_comm_ranks_SOURCES = \
+	tests/nccl_ranks.c \
+	tests/nccl_ranks.h \
+	tests/test_comm_ranks.c
 
 LOG_COMPILER = $(SHELL) $(top_srcdir)/contrib/run-crit.sh
 LOG_DRIVER = env AM_TAP_AWK='$(AWK)' $(SHELL) $(top_srcdir)/build-aux/tap-driver.sh

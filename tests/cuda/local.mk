@@ -24,6 +24,11 @@ cuda_times = \
 	tests/cuda/time_cuda_kda \
 	tests/cuda/time_cuda_memory \
 	tests/cuda/time_cuda_moe
+if HAVE_NCCL
+cuda_tests += \
+	tests/cuda/test_cuda_comm \
+	tests/cuda/test_cuda_lane
+endif
 check_PROGRAMS += $(cuda_tests)
 EXTRA_PROGRAMS = $(cuda_times)
 check_LTLIBRARIES += tests/cuda/libcase.la
@@ -40,12 +45,14 @@ tests_cuda_libcase_la_SOURCES = \
 
 tests_cuda_test_cuda_attn_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_attnres_LDADD = tests/cuda/libcase.la $(LDADD)
+tests_cuda_test_cuda_comm_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_embed_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_expert_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_glu_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_kda_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_kda_chunk_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_kda_conv_LDADD = tests/cuda/libcase.la $(LDADD)
+tests_cuda_test_cuda_lane_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_loss_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_mla_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_moe_LDADD = tests/cuda/libcase.la $(LDADD)
@@ -67,12 +74,14 @@ EXTRA_DIST += \
 	tests/cuda/route_case.h \
 	tests/cuda/test_cuda_attn.c \
 	tests/cuda/test_cuda_attnres.c \
+	tests/cuda/test_cuda_comm.c \
 	tests/cuda/test_cuda_embed.c \
 	tests/cuda/test_cuda_expert.c \
 	tests/cuda/test_cuda_glu.c \
 	tests/cuda/test_cuda_kda.c \
 	tests/cuda/test_cuda_kda_chunk.c \
 	tests/cuda/test_cuda_kda_conv.c \
+	tests/cuda/test_cuda_lane.c \
 	tests/cuda/test_cuda_loss.c \
 	tests/cuda/test_cuda_mla.c \
 	tests/cuda/test_cuda_moe.c \

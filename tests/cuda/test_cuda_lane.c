@@ -1,0 +1,181 @@
+/* Steps of a small model on a GPU that communicates with itself: the bits of one that does not, and
+ * who ran what. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <starpu.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../../common/status.h"
+#include "../../drivers/session.h"
+#include "../program.h"
+#include "../scratch.h"
+#include "cuda_case.h"
+
+static void
+start(void)
+{
+	cuda_case_need_device();
+	scratch_start();
+}
+
+#define TEST(name) Test(cuda_lane, name, .init = start, .fini = scratch_stop, .timeout = 120)
+
+enum { TOKENS = 192, STEPS = 2, MOST_BITS = 4096 };
+
+/* Loss, norm and fingerprint of each step, as bits. */
+struct bits {
+	size_t n;
+	uint64_t word[MOST_BITS];
+};
+
+static void
+keep_bits(struct bits *bits, struct k3_session *s, uint32_t step)
+{
+	const struct k3_model *m = s->model;
+	double out[K3_OUT_LEN];
+
+	cr_assert_eq(k3_store_datum_read(s->store, NULL, m->step_out[step & 1], out), K3_OK);
+	cr_assert(isfinite(out[K3_OUT_LOSS_SUM]) && out[K3_OUT_NORM] > 0);
+	cr_assert_leq(bits->n + 2 + m->n_hash, MOST_BITS);
+	memcpy(&bits->word[bits->n++], &out[K3_OUT_LOSS_SUM], sizeof(double));
+	memcpy(&bits->word[bits->n++], &out[K3_OUT_NORM], sizeof(double));
+	for (uint32_t i = 0; i < m->n_hash; i++)
+		cr_assert_eq(
+			k3_store_datum_read(s->store, NULL, m->hash + i, &bits->word[bits->n++]),
+			K3_OK);
+}
+
+static void
+run_step(struct k3_session *s, uint32_t step, const int32_t *rows)
+{
+	struct k3_layout layout = {.n_tokens = TOKENS, .doc_ids = rows + 2 * TOKENS};
+	struct k3_microbatch what = {.backward = true, .first = true, .count = true};
+	struct k3_host_batch batch = {.ids = rows, .labels = rows + TOKENS};
+	double hyper[K3_HYPER_LEN] = {[K3_HYPER_INV_N] = 1.0 / TOKENS,
+				      [K3_HYPER_VALID] = TOKENS,
+				      [K3_HYPER_LR] = 1e-3,
+				      [K3_HYPER_STEP] = step + 1};
+	const struct k3_plan *plan, *optimizer;
+
+	k3_runtime_step(s->runtime, (int32_t)step + 1, 0);
+	cr_assert_eq(k3_plan_cache_get(s->cache, &layout, &what, step, &plan), K3_OK);
+	cr_assert_eq(k3_submit_plan(s->store, plan, &batch, hyper), K3_OK, "%s", scratch_log());
+	k3_runtime_step(s->runtime, (int32_t)step + 1, -1);
+	cr_assert_eq(k3_session_optimizer(s, step & 1, &optimizer), K3_OK);
+	cr_assert_eq(k3_submit_plan(s->store, optimizer, NULL, NULL), K3_OK);
+	k3_runtime_drain(s->runtime);
+}
+
+static void
+run_model(struct bits *bits, enum k3_transport comm, enum k3_dtype dtype, const char *trace)
+{
+	struct k3_runtime_options runtime = {
+		.device = K3_DEVICE_CUDA, .comm = comm, .trace_dir = trace};
+	int32_t rows[3 * TOKENS];
+	struct k3_plan_options o;
+	struct k3_config config;
+	struct k3_session s;
+
+	k3_plan_options_init(&o);
+	o.tile_tokens = 64;
+	o.dtype = dtype;
+	o.fingerprint = true;
+	for (int i = 0; i < TOKENS; i++) {
+		rows[i] = 7 * i % 120;
+		rows[TOKENS + i] = 7 * (i + 1) % 120;
+		rows[2 * TOKENS + i] = 1 + i / 100;
+	}
+	bits->n = 0;
+	cr_assert_eq(k3_config_preset(&config, "tiny"), K3_OK);
+	cr_assert_eq(k3_session_open(&s, &config, &o, &runtime), K3_OK, "%s", scratch_log());
+	cr_assert_eq(k3_session_init(&s, 3), K3_OK);
+	for (uint32_t step = 0; step < STEPS; step++) {
+		run_step(&s, step, rows);
+		keep_bits(bits, &s, step);
+	}
+	k3_session_close(&s);
+}
+
+static void
+expect_same_bits(enum k3_dtype dtype)
+{
+	static struct bits without, with;
+
+	run_model(&without, K3_TRANSPORT_NONE, dtype, NULL);
+	run_model(&with, K3_TRANSPORT_NCCL, dtype, NULL);
+	cr_assert_eq(without.n, with.n);
+	cr_assert_gt(without.n, 2 * STEPS, "there is a fingerprint");
+	for (size_t i = 0; i < with.n; i++)
+		cr_assert_eq(with.word[i], without.word[i], "word %zu of %zu", i, with.n);
+}
+
+TEST(a_rank_that_communicates_has_the_bits_of_one_that_does_not)
+{
+	expect_same_bits(K3_F32);
+}
+
+TEST(the_same_in_bf16)
+{
+	expect_same_bits(K3_BF16);
+}
+
+TEST(every_scheduler_gives_the_same_bits)
+{
+	static const char *const sched[] = {"eager", "prio", "dmdas"};
+	static struct bits first, other;
+
+	run_model(&first, K3_TRANSPORT_NCCL, K3_F32, NULL);
+	for (size_t i = 0; i < sizeof(sched) / sizeof(sched[0]); i++) {
+		setenv("STARPU_SCHED", sched[i], 1);
+		run_model(&other, K3_TRANSPORT_NCCL, K3_F32, NULL);
+		cr_expect(other.n == first.n &&
+				  memcmp(other.word, first.word, first.n * sizeof(uint64_t)) == 0,
+			  "%s", sched[i]);
+	}
+}
+
+TEST(one_worker_carries_both_and_says_so)
+{
+	static struct bits two, one;
+
+	run_model(&two, K3_TRANSPORT_NCCL, K3_F32, NULL);
+	setenv("STARPU_NWORKER_PER_CUDA", "1", 1);
+	run_model(&one, K3_TRANSPORT_NCCL, K3_F32, NULL);
+	cr_expect(strstr(scratch_log(), "the GPU has one worker"));
+	cr_expect_eq(memcmp(one.word, two.word, two.n * sizeof(uint64_t)), 0);
+}
+
+/* Value of a column in each line of a table, in the table's order. */
+static void
+expect_lane(const char *table)
+{
+	char *family = program_all(table, "family"), *worker = program_all(table, "worker");
+	char *save_f = NULL, *save_w = NULL;
+	size_t comm = 0, compute = 0;
+	const char *w = strtok_r(worker, " ", &save_w);
+
+	for (const char *f = strtok_r(family, " ", &save_f); f && w;
+	     f = strtok_r(NULL, " ", &save_f), w = strtok_r(NULL, " ", &save_w)) {
+		bool carries = strcmp(f, "comm") == 0;
+		cr_assert_eq(carries, strcmp(w, "comm0") == 0, "a task of family %s on %s", f, w);
+		comm += carries;
+		compute += !carries;
+	}
+	cr_expect_gt(comm, 50);
+	cr_expect_gt(compute, comm);
+	free(family);
+	free(worker);
+}
+
+TEST(communication_has_a_worker_to_itself)
+{
+	static struct bits bits;
+	size_t n;
+
+	run_model(&bits, K3_TRANSPORT_NCCL, K3_F32, scratch_path("t"));
+	char *table = (char *)scratch_read("t/tasks.tsv", &n);
+	expect_lane(table);
+	free(table);
+}
