@@ -64,6 +64,24 @@ TEST(it_says_whether_a_step_fits_and_its_status_says_so_too)
 	program_free(&r);
 }
 
+TEST(a_rank_alone_shows_its_communication_when_it_is_forced)
+{
+	struct program_result r = program_run("", "k3_plan", "--model tiny --tokens 100 --tsv");
+
+	cr_expect_eq(r.status, 0);
+	cr_expect_null(strstr(r.out, "\ncomm\t"));
+	double parameters = cell(r.out, "memory\tmain\tpersistent_parameters", BYTES);
+	program_free(&r);
+	r = program_run("", "k3_plan", "--model tiny --tokens 100 --comm nccl --tsv");
+	cr_expect_eq(r.status, 0);
+	cr_expect_gt(parameters, 0);
+	cr_expect_eq(cell(r.out, "comm\tshard0\treduce_scatter_grads", BYTES), parameters);
+	cr_expect_eq(cell(r.out, "comm\treplicate0\tallreduce", BYTES), parameters);
+	cr_expect_gt(cell(r.out, "comm\tcp0\tgather_kv", TASKS), 0);
+	program_free(&r);
+	expect_status("--model tiny --comm mpi", 2, "--comm mpi: must be none or nccl");
+}
+
 TEST(a_step_that_needs_exactly_the_limit_fits)
 {
 	static const char args[] = "--model tiny --tokens 100 --tsv --activations keep";

@@ -122,6 +122,18 @@ TEST(a_changed_option_is_refused_with_both_values_on_resume)
 	program_free(&r);
 }
 
+TEST(a_transport_between_gpus_is_refused_without_one)
+{
+	program_dataset();
+	struct program_result r = program_run("", "k3_train", SMALL " --data %s --comm nccl",
+					      scratch_path("text.k3t"));
+
+	cr_assert_eq(r.status, 2);
+	cr_assert(strstr(scratch_log(), "--comm nccl: "));
+	cr_assert_str_empty(r.out);
+	program_free(&r);
+}
+
 TEST(changed_data_is_refused_on_resume)
 {
 	program_dataset();
