@@ -27,7 +27,6 @@ k3_transport_parse(enum k3_transport *transport, const char *text)
 #include <nccl.h>
 #include <starpu_cuda.h>
 
-#include "../codelets/comm/comm_nccl.h"
 #include "lane_call.h"
 
 static struct {
@@ -42,20 +41,36 @@ static struct {
 } lane = {.worker = -1};
 
 static void
+abort_all(void)
+{
+	for (int kind = K3_N_GROUPS; kind-- > 0;)
+		if (lane.comm[kind]) {
+			ncclCommAbort(lane.comm[kind]);
+			lane.comm[kind] = NULL;
+		}
+}
+
+/* In a task nothing can be returned.  The other ranks must not wait for this one. */
+static void
+failed(const struct k3_comm_call *call, int result, const char *what, const char *file, int line)
+{
+	k3_error("tasks", "%s:%d: %s: %s (%d): %s", file, line, what,
+		 ncclGetErrorString((ncclResult_t)result), result, ncclGetLastError(call->comm));
+	abort_all();
+	abort();
+}
+
+static void
 run(void *buffers[], void *cl_arg)
 {
 	const struct k3_task *t = k3i_task_now();
 	ncclComm_t comm = lane.comm[k3_mesh_comm_kind(&lane.mesh, t->comm)];
-	ncclResult_t state;
 	void *buf[t->n_access + 1];
 
 	(void)cl_arg;
 	for (uint32_t i = 0; i < t->n_access; i++)
 		buf[i] = (void *)STARPU_VECTOR_GET_PTR(buffers[i]);
-	/* what went wrong since the last call, on this rank or another */
-	K3_NCCL_CHECK(comm, ncclCommGetAsyncError(comm, &state));
-	K3_NCCL_CHECK(comm, state);
-	k3i_lane_call(buf, t, &lane.mesh, comm, starpu_cuda_get_local_stream());
+	k3i_lane_call(buf, t, &lane.mesh, comm, starpu_cuda_get_local_stream(), failed);
 }
 
 /* Does compute go to this worker? */
@@ -224,11 +239,7 @@ k3i_lane_start(const struct k3_mesh *mesh)
 		lane.alone ? ", its own" : "", mesh->rank, k3_mesh_ranks(mesh));
 out:
 	if (ret != K3_OK)
-		for (int kind = K3_N_GROUPS; kind-- > 0;)
-			if (lane.comm[kind]) {
-				ncclCommAbort(lane.comm[kind]);
-				lane.comm[kind] = NULL;
-			}
+		abort_all();
 	return ret;
 }
 

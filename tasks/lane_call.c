@@ -2,8 +2,6 @@
  * communicator. */
 #include "lane_call.h"
 
-#include "../codelets/comm/comm_nccl.h"
-
 static k3_comm_func *const calls[K3_N_OPS] = {
 	[K3_OP_GATHER_PARAMS] = k3_gather_params_nccl,
 	[K3_OP_REDUCE_SCATTER_GRADS] = k3_reduce_scatter_grads_nccl,
@@ -23,7 +21,7 @@ k3i_lane_carries(enum k3_op op)
 
 void
 k3i_lane_call(void *const *buf, const struct k3_task *task, const struct k3_mesh *mesh, void *comm,
-	      void *stream)
+	      void *stream, k3_comm_failed *failed)
 {
 	const struct k3_access *access = &task->plan->access[task->first_access];
 	enum k3_group kind = k3_mesh_comm_kind(mesh, task->comm);
@@ -37,6 +35,7 @@ k3i_lane_call(void *const *buf, const struct k3_task *task, const struct k3_mesh
 		.dtype = (enum k3_dtype)task->comm_dtype,
 		.n_buf = task->n_access,
 		.elems = elems,
+		.failed = failed,
 	};
 
 	if (task->peer >= 0)
@@ -45,5 +44,6 @@ k3i_lane_call(void *const *buf, const struct k3_task *task, const struct k3_mesh
 		const struct k3_datum *d = &task->plan->data[access[i].datum];
 		elems[i] = d->rows * d->row_elems;
 	}
+	k3_comm_check_nccl(&call);
 	calls[task->op](buf, task->args, &call);
 }

@@ -124,6 +124,14 @@ sum(ncclComm_t c, void *recv, size_t first, size_t n, ncclDataType_t type)
 }
 
 ncclResult_t
+ncclCommGetAsyncError(ncclComm_t c, ncclResult_t *state)
+{
+	(void)c;
+	*state = ncclSuccess;
+	return ncclSuccess;
+}
+
+ncclResult_t
 ncclGroupStart(void)
 {
 	return ncclSuccess;

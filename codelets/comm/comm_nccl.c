@@ -5,25 +5,28 @@
 
 #include <cuda_runtime_api.h>
 #include <nccl.h>
-#include <stdlib.h>
 
 #include "../../common/log.h"
 #include "../../common/status.h"
 #include "../cuda/cuda.h"
 
-void
-k3_nccl_check(int result, void *comm, const char *what, const char *file, int line)
+static void
+check(const struct k3_comm_call *c, ncclResult_t result, const char *what, int line)
 {
-	if (result == ncclSuccess)
-		return;
-	k3_error("codelets", "%s:%d: %s: %s (%d): %s", file, line, what,
-		 ncclGetErrorString((ncclResult_t)result), result, ncclGetLastError(comm));
-	if (comm)
-		ncclCommAbort(comm);
-	abort();
+	if (result != ncclSuccess)
+		c->failed(c, (int)result, what, __FILE__, line);
 }
 
-#define CHECK(result) K3_NCCL_CHECK(c->comm, result)
+#define CHECK(result) check(c, result, #result, __LINE__)
+
+void
+k3_comm_check_nccl(const struct k3_comm_call *c)
+{
+	ncclResult_t state;
+
+	CHECK(ncclCommGetAsyncError(c->comm, &state));
+	check(c, state, "an earlier call", __LINE__);
+}
 
 static ncclDataType_t
 type_of(enum k3_dtype dtype)

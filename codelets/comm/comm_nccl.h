@@ -4,8 +4,8 @@
  *
  *   void k3_<op>_nccl(void *const *buf, const void *args, const struct k3_comm_call *call);
  *
- * Everything is enqueued and nothing waits.  A failed call is logged with its name, the communicator
- * is aborted, so that the other ranks do not wait for this one, and the program ends.
+ * Everything is enqueued and nothing waits.  Every status is checked; what a failure means is the
+ * caller's: kernels log nothing.
  *
  * Order of sums.  A ring or a tree of NCCL adds in an order that follows from the ranks, the
  * machine, the size and the algorithm, all of which are the same whenever a task runs again: equal
@@ -20,6 +20,12 @@
 #include "../../common/op/comm.h"
 #include "../../common/safetensors.h"
 
+struct k3_comm_call;
+
+/** A call failed with this ncclResult_t. Does not return. */
+typedef void k3_comm_failed(const struct k3_comm_call *call, int result, const char *what,
+			    const char *file, int line);
+
 struct k3_comm_call {
 	void *comm;	      /* ncclComm_t */
 	void *stream;	      /* cudaStream_t */
@@ -28,6 +34,7 @@ struct k3_comm_call {
 	enum k3_dtype dtype;
 	uint32_t n_buf;
 	const size_t *elems; /* [n_buf] that each buffer holds */
+	k3_comm_failed *failed;
 };
 
 typedef void k3_comm_func(void *const *buf, const void *args, const struct k3_comm_call *call);
@@ -35,10 +42,8 @@ k3_comm_func k3_gather_params_nccl, k3_reduce_scatter_grads_nccl, k3_allreduce_n
 	k3_gather_kv_nccl, k3_scatter_kv_grads_nccl, k3_halo_send_nccl, k3_halo_recv_nccl,
 	k3_kda_state_gather_nccl;
 
-/** Aborts communicator (NULL: none) and program, with file and line, unless an ncclResult_t is
- * ncclSuccess. */
-void k3_nccl_check(int result, void *comm, const char *what, const char *file, int line);
-#define K3_NCCL_CHECK(comm, call) k3_nccl_check((int)(call), comm, #call, __FILE__, __LINE__)
+/** Finds what went wrong since the last call, on this rank or another. */
+void k3_comm_check_nccl(const struct k3_comm_call *call);
 
 /** to[i][e] += from[i][e], of n buffers (codelets/comm/comm_add_cuda.cu). */
 void k3i_comm_add(float *const *to, const float *const *from, const size_t *elems, uint32_t n,

@@ -3,6 +3,8 @@
 #include <criterion/criterion.h>
 #include <cuda_runtime_api.h>
 #include <nccl.h>
+#include <setjmp.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,6 +26,14 @@ struct buffers {
 	cudaStream_t stream;
 };
 
+/* No call of these is expected to fail. */
+static void
+failed(const struct k3_comm_call *call, int result, const char *what, const char *file, int line)
+{
+	cr_assert_fail("%s:%d: %s: %s: %s", file, line, what,
+		       ncclGetErrorString((ncclResult_t)result), ncclGetLastError(call->comm));
+}
+
 static void
 begin(struct buffers *b, enum k3_dtype dtype)
 {
@@ -40,7 +50,8 @@ begin(struct buffers *b, enum k3_dtype dtype)
 					.ranks = 1,
 					.peer = 0,
 					.dtype = dtype,
-					.elems = b->elems};
+					.elems = b->elems,
+					.failed = failed};
 }
 
 static void
@@ -240,6 +251,35 @@ TEST(latents_of_the_root_stay_and_missing_gradients_are_zeros)
 	memset(b.host[0] + 64 * 10 * 2, 0, 64 * 10 * 2);
 	expect_unchanged(&b);
 	end(&b);
+}
+
+static jmp_buf caught;
+static char caught_call[200];
+
+static void catch (const struct k3_comm_call *call, int result, const char *what, const char *file,
+		   int line)
+{
+	(void)call;
+	cr_expect(strstr(file, "comm_nccl.c") && line > 0);
+	snprintf(caught_call, sizeof(caught_call), "%s", what);
+	longjmp(caught, result);
+}
+
+TEST(a_call_that_fails_is_named)
+{
+	struct buffers b;
+	int result;
+
+	begin(&b, K3_F32);
+	add(&b, 100);
+	b.call.failed = catch;
+	b.call.peer = 7;
+	result = setjmp(caught);
+	if (result == 0)
+		k3_halo_send_nccl(b.device, NULL, &b.call);
+	cr_expect_eq(result, ncclInvalidArgument);
+	cr_expect(strstr(caught_call, "ncclSend("), "%s", caught_call);
+	cr_expect_eq(ncclCommAbort(b.call.comm), ncclSuccess);
 }
 
 TEST(a_halo_sent_to_itself_arrives)
