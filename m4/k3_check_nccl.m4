@@ -22,7 +22,9 @@ AS_IF([test "x$with_nccl" = xno], [],
 	[k3_nccl_where="the CUDA toolkit and the system's folders"
 	 AS_CASE([$with_nccl],
 		[yes|check], [NCCL_LIBS=-lnccl],
-		[k3_nccl_where=$with_nccl
+		[AS_IF([test -e "$with_nccl/include/nccl.h"], [],
+			[AC_MSG_ERROR([--with-nccl: there is no $with_nccl/include/nccl.h])])
+		 k3_nccl_where=$with_nccl
 		 NCCL_CFLAGS="-isystem $with_nccl/include"
 		 NCCL_LIBS="-L$with_nccl/lib -lnccl"])
 	 AC_MSG_CHECKING([for NCCL 2.18 or later in $k3_nccl_where])

@@ -126,6 +126,29 @@ Test(plan_forced, a_microbatch_communicates_as_on_a_mesh, .timeout = 60)
 	expect_microbatch(o, "64 64 64");
 }
 
+Test(plan_forced, a_loss_alone_gathers_and_reduces_nothing, .timeout = 60)
+{
+	struct k3_microbatch what = {.first = true};
+	struct k3_layout layout = {0};
+	struct k3_model *alone = model_of(defaults(), false), *model = model_of(defaults(), true);
+	struct k3_plan *plain, *plan;
+	int32_t *ids = case_documents("70 -5 125", &layout.n_tokens);
+
+	layout.doc_ids = ids;
+	cr_assert_eq(k3_plan_microbatch(&plain, alone, &layout, &what), K3_OK);
+	cr_assert_eq(k3_plan_microbatch(&plan, model, &layout, &what), K3_OK);
+	cr_expect_eq(k3_plan_check(plan), K3_OK);
+	cr_expect_eq(k3_plan_check_order(&plan, 1), K3_OK);
+	expect_same_compute(plain, plan);
+	cr_expect_eq(elements(plan, K3_OP_GATHER_PARAMS), model->params.n_elems);
+	cr_expect_eq(count_op(plan, K3_OP_REDUCE_SCATTER_GRADS), 0);
+	free(ids);
+	k3_plan_destroy(plan);
+	k3_plan_destroy(plain);
+	k3_model_destroy(model);
+	k3_model_destroy(alone);
+}
+
 Test(plan_forced, every_kind_of_group_has_its_communicator, .timeout = 60)
 {
 	static const char *const name[] = {"world", "replicate0", "shard0", "cp0"};
