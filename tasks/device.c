@@ -98,13 +98,13 @@ static void
 start_worker(void *arg)
 {
 	int id = starpu_worker_get_id_check();
+	void *stream = starpu_cuda_get_local_stream(); /* StarPU warns of tasks that do not ask */
 
 	(void)arg;
 	k3_cuda_fini(&workers[id]);
 	/* the lane's worker computes nothing */
 	if (!k3i_lane_owns(id))
-		worker_status[id] =
-			k3_cuda_init(&workers[id], starpu_cuda_get_local_stream(), scratch_bytes);
+		worker_status[id] = k3_cuda_init(&workers[id], stream, scratch_bytes);
 }
 
 static void
