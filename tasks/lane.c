@@ -173,22 +173,17 @@ out:
 	return ret;
 }
 
-/* The groups of a kind together are the world, so one split makes all of them.  They share its
- * channels and helpers, as the lane has one operation at a time. */
+/* The groups of a kind together are the world, so one split makes all of them. */
 static int
 make_groups(void)
 {
-	ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
 	int ret = K3_OK;
-
-	config.splitShare = 1;
 
 	for (int kind = K3_GROUP_WORLD + 1; kind < K3_N_GROUPS; kind++) {
 		int32_t number = k3_mesh_comm(&lane.mesh, (enum k3_group)kind);
 		if (number >= 0 && (int)k3_mesh_comm_kind(&lane.mesh, number) == kind)
 			K3_TRY(started(ncclCommSplit(lane.comm[K3_GROUP_WORLD], number,
-						     (int)lane.mesh.rank, &lane.comm[kind],
-						     &config),
+						     (int)lane.mesh.rank, &lane.comm[kind], NULL),
 				       "ncclCommSplit", (enum k3_group)kind));
 	}
 out:
