@@ -17,6 +17,8 @@ static void
 start(void)
 {
 	cuda_case_need_device();
+	/* the default, lws, may hang in StarPU 1.4.10 (tasks/watchdog.c) */
+	setenv("STARPU_SCHED", "prio", 0);
 	scratch_start();
 }
 
@@ -123,7 +125,7 @@ TEST(the_same_in_bf16)
 
 TEST(every_scheduler_gives_the_same_bits)
 {
-	static const char *const sched[] = {"eager", "prio", "dmdas"};
+	static const char *const sched[] = {"eager", "dmdas", "random"};
 	static struct bits first, other;
 
 	run_model(&first, K3_TRANSPORT_NCCL, K3_F32, NULL);
