@@ -180,7 +180,7 @@ make_case(struct step_options *o, struct k3i_step_case *what)
 	K3_TRY(parse_documents(o, what));
 	k3_plan_options_init(&what->plan);
 	k3_images_apply(&o->images, &what->plan);
-	K3_TRY(k3_session_dtype(&what->plan.dtype, o->dtype));
+	K3_TRY(k3_session_dtype(&what->plan.dtype, "dtype", o->dtype));
 	if (o->images.tokens > o->tokens) {
 		k3_error("drivers", "--images take %u rows; --tokens are %lld", o->images.tokens,
 			 o->tokens);

@@ -50,7 +50,7 @@ parse(struct k3_verify_options *o, int argc, char **argv, int *first)
 	if (ret == K3_OK)
 		ret = k3_transport_parse(&o->runtime.comm, comm);
 	if (ret == K3_OK)
-		ret = k3_session_dtype(&o->dtype, dtype);
+		ret = k3_session_dtype(&o->dtype, "dtype", dtype);
 	if (ret == K3_OK && *first == argc) {
 		k3_error("drivers", "no file is given; --help tells more");
 		ret = K3_EINVAL;

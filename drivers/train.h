@@ -7,7 +7,7 @@
 
 struct k3_train_options {
 	const char *model, *data, *eval_data, *init_from, *save, *resume, *balance, *activations,
-		*eval_log, *trace, *vision, *device, *dtype,
+		*eval_log, *trace, *vision, *device, *dtype, *optimizer_dtype,
 		*comm;		 /* auto, on, off; device.h; session.h; lane.h */
 	long long layers, vocab; /* 0: as the preset says */
 	long long tokens, accumulate, steps, stop_after, eval_every, save_every, warmup, seed,

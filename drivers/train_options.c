@@ -83,6 +83,7 @@ make_table(struct k3_option *table, struct k3_train_options *o)
 		K3_DEVICE_OPTION(&o->device),
 		K3_COMM_OPTION(&o->comm),
 		K3_DTYPE_OPTION(&o->dtype),
+		K3_OPTIMIZER_DTYPE_OPTION(&o->optimizer_dtype),
 		K3_TRACE_OPTIONS(&o->trace, &o->trace_tasks),
 	};
 
@@ -109,6 +110,7 @@ defaults(struct k3_train_options *o)
 	o->device = "cpu";
 	o->dtype = "fp32";
 	o->comm = "none";
+	o->optimizer_dtype = "fp32";
 }
 
 /* Of this run of the program, not of the training: run.json does not hold it. */
@@ -145,7 +147,7 @@ is_later(const char *name)
 	static const char *const names[] = {"eval-log",	      "cut-state",     "kda-groups",
 					    "mla-groups",     "expert-groups", "activations",
 					    "memory",	      "vision",	       "max-patches",
-					    "vision-patches", "dtype"};
+					    "vision-patches", "dtype",	       "optimizer-dtype"};
 
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
 		if (strcmp(names[i], name) == 0)
@@ -366,7 +368,8 @@ check(const struct k3_train_options *o)
 	}
 	if (k3_device_parse(&(enum k3_device){0}, o->device) != K3_OK ||
 	    k3_transport_parse(&(enum k3_transport){0}, o->comm) != K3_OK ||
-	    k3_session_dtype(&(enum k3_dtype){0}, o->dtype) != K3_OK)
+	    k3_session_dtype(&(enum k3_dtype){0}, "dtype", o->dtype) != K3_OK ||
+	    k3_session_dtype(&(enum k3_dtype){0}, "optimizer-dtype", o->optimizer_dtype) != K3_OK)
 		return K3_EINVAL;
 	if (strcmp(o->vision, "auto") != 0 && strcmp(o->vision, "on") != 0 &&
 	    strcmp(o->vision, "off") != 0) {

@@ -124,6 +124,8 @@ Test(plan_forced, a_microbatch_communicates_as_on_a_mesh, .timeout = 60)
 	o.gather_slots = 3;
 	memset(o.activations, K3_RECOMPUTE, sizeof(o.activations));
 	expect_microbatch(o, "64 64 64");
+	o.optimizer_dtype = K3_BF16;
+	expect_microbatch(o, "64 64 64");
 }
 
 Test(plan_forced, a_loss_alone_gathers_and_reduces_nothing, .timeout = 60)
