@@ -101,55 +101,15 @@ run_model(struct bits *bits, enum k3_transport comm, enum k3_dtype dtype, const 
 }
 
 static void
-expect_same_bits(enum k3_dtype dtype)
+expect_equal(const struct bits *got, const struct bits *want, const char *what)
 {
-	static struct bits without, with;
-
-	run_model(&without, K3_TRANSPORT_NONE, dtype, NULL);
-	run_model(&with, K3_TRANSPORT_NCCL, dtype, NULL);
-	cr_assert_eq(without.n, with.n);
-	cr_assert_gt(without.n, 2 * STEPS, "there is a fingerprint");
-	for (size_t i = 0; i < with.n; i++)
-		cr_assert_eq(with.word[i], without.word[i], "word %zu of %zu", i, with.n);
+	cr_assert_eq(got->n, want->n, "%s", what);
+	cr_assert_gt(want->n, 2 * STEPS, "there is a fingerprint");
+	for (size_t i = 0; i < got->n; i++)
+		cr_assert_eq(got->word[i], want->word[i], "%s: word %zu of %zu", what, i, got->n);
 }
 
-TEST(a_rank_that_communicates_has_the_bits_of_one_that_does_not)
-{
-	expect_same_bits(K3_F32);
-}
-
-TEST(the_same_in_bf16)
-{
-	expect_same_bits(K3_BF16);
-}
-
-TEST(every_scheduler_gives_the_same_bits)
-{
-	static const char *const sched[] = {"eager", "dmdas", "random"};
-	static struct bits first, other;
-
-	run_model(&first, K3_TRANSPORT_NCCL, K3_F32, NULL);
-	for (size_t i = 0; i < sizeof(sched) / sizeof(sched[0]); i++) {
-		setenv("STARPU_SCHED", sched[i], 1);
-		run_model(&other, K3_TRANSPORT_NCCL, K3_F32, NULL);
-		cr_expect(other.n == first.n &&
-				  memcmp(other.word, first.word, first.n * sizeof(uint64_t)) == 0,
-			  "%s", sched[i]);
-	}
-}
-
-TEST(one_worker_carries_both_and_says_so)
-{
-	static struct bits two, one;
-
-	run_model(&two, K3_TRANSPORT_NCCL, K3_F32, NULL);
-	setenv("STARPU_NWORKER_PER_CUDA", "1", 1);
-	run_model(&one, K3_TRANSPORT_NCCL, K3_F32, NULL);
-	cr_expect(strstr(scratch_log(), "the GPU has one worker"));
-	cr_expect_eq(memcmp(one.word, two.word, two.n * sizeof(uint64_t)), 0);
-}
-
-/* Value of a column in each line of a table, in the table's order. */
+/* Who ran what, by the trace: communication has the lane's worker to itself. */
 static void
 expect_lane(const char *table)
 {
@@ -171,13 +131,48 @@ expect_lane(const char *table)
 	free(worker);
 }
 
-TEST(communication_has_a_worker_to_itself)
+TEST(a_rank_that_communicates_has_the_bits_of_one_that_does_not)
 {
-	static struct bits bits;
+	static struct bits without, with;
 	size_t n;
 
-	run_model(&bits, K3_TRANSPORT_NCCL, K3_F32, scratch_path("t"));
+	run_model(&without, K3_TRANSPORT_NONE, K3_F32, NULL);
+	run_model(&with, K3_TRANSPORT_NCCL, K3_F32, scratch_path("t"));
+	expect_equal(&with, &without, "fp32");
 	char *table = (char *)scratch_read("t/tasks.tsv", &n);
 	expect_lane(table);
 	free(table);
+}
+
+TEST(the_same_in_bf16)
+{
+	static struct bits without, with;
+
+	run_model(&without, K3_TRANSPORT_NONE, K3_BF16, NULL);
+	run_model(&with, K3_TRANSPORT_NCCL, K3_BF16, NULL);
+	expect_equal(&with, &without, "bf16");
+}
+
+TEST(other_schedulers_give_the_same_bits)
+{
+	static const char *const sched[] = {"eager", "dmdas"};
+	static struct bits first, other;
+
+	run_model(&first, K3_TRANSPORT_NONE, K3_F32, NULL);
+	for (size_t i = 0; i < sizeof(sched) / sizeof(sched[0]); i++) {
+		setenv("STARPU_SCHED", sched[i], 1);
+		run_model(&other, K3_TRANSPORT_NCCL, K3_F32, NULL);
+		expect_equal(&other, &first, sched[i]);
+	}
+}
+
+TEST(one_worker_carries_both_and_says_so)
+{
+	static struct bits two, one;
+
+	run_model(&two, K3_TRANSPORT_NONE, K3_F32, NULL);
+	setenv("STARPU_NWORKER_PER_CUDA", "1", 1);
+	run_model(&one, K3_TRANSPORT_NCCL, K3_F32, NULL);
+	cr_expect(strstr(scratch_log(), "the GPU has one worker"));
+	expect_equal(&one, &two, "one worker");
 }
