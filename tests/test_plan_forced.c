@@ -7,7 +7,7 @@
 #include "../common/status.h"
 #include "../planner/choose.h"
 #include "../planner/mesh_comm.h"
-#include "plan_case.h"
+#include "vision_case.h"
 
 static struct k3_model *
 model_of(struct k3_plan_options o, bool forced)
@@ -126,6 +126,28 @@ Test(plan_forced, a_microbatch_communicates_as_on_a_mesh, .timeout = 60)
 	expect_microbatch(o, "64 64 64");
 	o.optimizer_dtype = K3_BF16;
 	expect_microbatch(o, "64 64 64");
+}
+
+Test(plan_forced, the_tower_takes_part_with_and_without_images, .timeout = 60)
+{
+	static const char *const images[] = {"1x4x4@0 2x6x2@10", ""};
+	struct k3_microbatch what = {.backward = true, .first = true, .count = true};
+	struct k3_plan_options o = vision_case_options();
+	struct k3_model *alone = vision_case_model("cp=1", 0, &o);
+
+	o.mesh.forced = true;
+	struct k3_model *model = vision_case_model("cp=1", 0, &o);
+	for (size_t i = 0; i < 2; i++) {
+		struct k3_plan *plain = vision_case_plan(alone, 90, images[i], what),
+			       *plan = vision_case_plan(model, 90, images[i], what);
+		expect_same_compute(plain, plan);
+		cr_expect_eq(k3_plan_check_order(&plan, 1), K3_OK);
+		cr_expect_eq(elements(plan, K3_OP_REDUCE_SCATTER_GRADS), model->params.n_elems);
+		k3_plan_destroy(plan);
+		k3_plan_destroy(plain);
+	}
+	k3_model_destroy(model);
+	k3_model_destroy(alone);
 }
 
 Test(plan_forced, a_loss_alone_gathers_and_reduces_nothing, .timeout = 60)

@@ -76,8 +76,10 @@ vision_case_model(const char *mesh, uint32_t rank, const struct k3_plan_options 
 	struct k3_model *model;
 
 	vision_case_config(&config);
+	bool forced = o.mesh.forced;
 	cr_assert_eq(k3_mesh_parse(&o.mesh, mesh), K3_OK);
 	o.mesh.rank = rank;
+	o.mesh.forced = forced;
 	cr_assert_eq(k3_model_create(&model, &config, &o), K3_OK);
 	return model;
 }

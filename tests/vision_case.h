@@ -23,6 +23,7 @@ void vision_case_add(struct vision_case *v, struct k3_grid grid, uint32_t row);
 /** Defaults with the tower. */
 struct k3_plan_options vision_case_options(void);
 void vision_case_config(struct k3_config *config);
+/** Of the options' mesh `forced` alone counts. */
 struct k3_model *vision_case_model(const char *mesh, uint32_t rank,
 				   const struct k3_plan_options *options);
 
