@@ -210,9 +210,10 @@ warm(void)
 			if (ret == K3_OK && cudaStreamSynchronize(stream) != cudaSuccess)
 				ret = K3_ENODEV;
 		}
-	if (ret != K3_OK)
+	cudaError_t error = cudaGetLastError();
+	if (error != cudaSuccess)
 		k3_error("tasks", "the communicators could not be warmed: %s",
-			 cudaGetErrorString(cudaGetLastError()));
+			 cudaGetErrorString(error));
 	cudaFree(one);
 	if (stream)
 		cudaStreamDestroy(stream);
