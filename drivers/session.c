@@ -69,6 +69,7 @@ k3_session_cut(struct k3_plan_options *options, struct k3_machine *machine, stru
 	options->kda_groups = (uint32_t)cut->kda_groups;
 	options->mla_groups = (uint32_t)cut->mla_groups;
 	options->expert_groups = (uint32_t)cut->expert_groups;
+	options->head_rows = (uint32_t)cut->head_rows;
 	K3_TRY(k3_session_machine(machine, cut->machine));
 	if (cut->tile_tokens == K3_TILE_AUTO)
 		K3_TRY(choose(cut, options, config, tokens));

@@ -78,11 +78,20 @@ int k3_session_machine(struct k3_machine *machine, const char *file);
 		K3_GROUPS_OPTION("kda-groups", &(cut)->kda_groups, "KDA heads"),                   \
 		K3_GROUPS_OPTION("mla-groups", &(cut)->mla_groups, "MLA heads"),                   \
 		K3_GROUPS_OPTION("expert-groups", &(cut)->expert_groups, "experts"),               \
+		{"head-rows",                                                                      \
+		 "N",                                                                              \
+		 K3_OPT_INT,                                                                       \
+		 &(cut)->head_rows,                                                                \
+		 64,                                                                               \
+		 1e7,                                                                              \
+		 "rows whose logits exist at once (chosen for the device)",                        \
+		 false},                                                                           \
 		K3_MACHINE_OPTION(&(cut)->machine)
 
 struct k3_cut {
 	long long tile_tokens;				 /* K3_TILE_AUTO: to be chosen */
 	long long kda_groups, mla_groups, expert_groups; /* 0: as the planner does, or chosen */
+	long long head_rows;				 /* 0: to be chosen */
 	const char *machine;				 /* file; NULL: where it is looked for */
 };
 
