@@ -83,6 +83,7 @@ cuda_headers = \
 	codelets/moe/rows.cuh \
 	codelets/moe/wgmma.cuh \
 	codelets/optim/flat.cuh \
+	codelets/optim/rng.cuh \
 	codelets/vit/gelu.cuh \
 	codelets/vit/vit.cuh
 
