@@ -225,7 +225,6 @@ static int
 plan_options(struct k3i_trainer *t, struct k3_plan_options *plan)
 {
 	const struct k3_train_options *o = t->options;
-	enum k3_device device;
 	int ret;
 
 	k3_plan_options_init(plan);
@@ -238,8 +237,7 @@ plan_options(struct k3i_trainer *t, struct k3_plan_options *plan)
 	plan->fingerprint = o->fingerprint;
 	plan->cut_state = o->cut_state;
 	K3_TRY(k3_session_dtype(&plan->dtype, o->dtype));
-	K3_TRY(k3_device_parse(&device, o->device));
-	plan->on_gpus = device == K3_DEVICE_CUDA;
+	K3_TRY(k3_device_parse(&t->chosen.cut.device, o->device));
 	K3_TRY(k3_session_cut(plan, &t->machine, &t->chosen.cut, &t->config, (size_t)o->tokens));
 	K3_TRY(choose_activations(t, plan));
 out:
@@ -276,10 +274,8 @@ k3i_train_open(struct k3i_trainer *t, const char *folder)
 {
 	const struct k3_train_options *o = t->options;
 	struct k3_plan_options plan;
-	enum k3_device device;
 	int ret;
 
-	K3_TRY(k3_device_parse(&device, o->device));
 	K3_TRY(open_data(t));
 	K3_TRY(make_config(t));
 	K3_TRY(check_save(o, folder));
@@ -288,7 +284,7 @@ k3i_train_open(struct k3i_trainer *t, const char *folder)
 	K3_TRY(k3_session_open(
 		&t->session, &t->config, &plan,
 		&(struct k3_runtime_options){.window = (uint32_t)o->window,
-					     .device = device,
+					     .device = o->cut.device,
 					     .trace_dir = o->trace,
 					     .trace_most_tasks = (size_t)o->trace_tasks,
 					     .calibrate = o->calibrate}));

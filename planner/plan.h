@@ -107,7 +107,7 @@ struct k3_task {
 	const char *name;	    /* "kda_chunk_fwd.l2.t0.g1", no blanks; lives with the plan */
 	double flops, bytes;	    /* arithmetic and data moved, from the shapes */
 	double param_bytes;	    /* of the bytes: parameters, their gradients and moments */
-	double cost_us;		    /* from operation, flops and bytes: machine.h */
+	double cost_us;		    /* from operation, flops and bytes: k3_task_cost_us */
 	/* scratch of a CPU worker, whose kernel computes on float copies of bf16 operands; 0: the
 	 * kernel takes the buffers as they are */
 	size_t wide_bytes;
@@ -118,7 +118,7 @@ struct k3_task {
 	uint64_t count;	    /* elements per member */
 	uint8_t comm_dtype; /* enum k3_dtype */
 };
-enum { K3_MAX_PRIORITY = 10000, K3_BLOCK_BYTES = 64 << 20 };
+enum { K3_MAX_PRIORITY = 10000, K3_BLOCK_BYTES = 64 << 20, K3_GPU_LOGITS_BYTES = 1 << 30 };
 
 /* Slot: a place for short-lived data; (slot_class bytes, ordinal) names the same handle in all
  * plans of a run. */
@@ -146,8 +146,7 @@ struct k3_plan_options {
 	uint32_t kda_groups, mla_groups;
 	uint32_t expert_groups; /* 0: chosen, see k3_params_init */
 	uint32_t key_tiles;	/* most key tiles of one attention task; 0: 8 */
-	/* rows of an LM-head task; 0: chosen so that its logits stay within block_bytes; raised to
-	 * 64, at most a tile */
+	/* most rows of an LM-head task; 0: as k3_plan_head_rows says; raised to 64, at most a tile */
 	uint32_t head_rows;
 	size_t block_bytes;    /* most bytes of a row block; 0: K3_BLOCK_BYTES */
 	size_t piece_bytes;    /* most bytes of an FSDP gather; 0: 256 MiB */
@@ -163,7 +162,9 @@ struct k3_plan_options {
 	/* K3_F32, or K3_BF16: type of activations and of the matrices that tasks read (op.h); masters,
 	 * moments and gradients of parameters stay fp32 */
 	enum k3_dtype dtype;
-	/* what has bf16 operands runs on GPUs: no scratch of CPU workers counts in the bound */
+	/* tasks run on GPUs where they can: the head is cut for them, costs are a GPU's */
+	bool for_gpus;
+	/* and there alone: no scratch of CPU workers counts in the bound */
 	bool on_gpus;
 	enum k3_balance_rule balance;
 	uint32_t bins;	  /* of the quantile rule; 0: 1000 */
@@ -179,6 +180,10 @@ struct k3_plan_options {
 	const struct k3_machine *machine;   /* whose rates the costs are; NULL: defaults. Copied
 					       into the model */
 };
+
+/** Most rows of an LM-head task when nobody says: their logits stay within block_bytes, for GPUs within
+ * K3_GPU_LOGITS_BYTES; 64 at least. */
+uint32_t k3_plan_head_rows(const struct k3_plan_options *options, const struct k3_config *config);
 
 /** Defaults of model.md 7: betas 0.9 0.95, eps 1e-8, weight decay 0.1, clip 1.0 with eps 1e-6,
  * quantile balance. */
@@ -305,6 +310,9 @@ int k3_plan_optimizer(struct k3_plan **plan, const struct k3_model *model, uint3
 int k3_plan_init(struct k3_plan **plan, const struct k3_model *model, uint64_t seed,
 		 bool parity_mixers);
 void k3_plan_destroy(struct k3_plan *plan); /* NULL is legal */
+
+/** Cost of a task on a CPU core, or on a GPU (NAN: it has no kernel there), us. */
+double k3_task_cost_us(const struct k3_task *task, bool gpu);
 
 /** Bytes of the place of a bf16 datum's float copy in a worker's scratch: for a full tile. */
 static inline size_t

@@ -76,6 +76,27 @@ k3_device_has_cuda(void)
 	return true;
 }
 
+bool
+k3_device_gpu(struct k3_gpu *gpu)
+{
+	static const enum cudaDeviceAttr wanted[] = {
+		cudaDevAttrComputeCapabilityMajor, cudaDevAttrMultiProcessorCount,
+		cudaDevAttrClockRate, cudaDevAttrMemoryClockRate, cudaDevAttrGlobalMemoryBusWidth};
+	struct cudaDeviceProp properties;
+	int got[5], n = 0;
+
+	if (cudaGetDeviceCount(&n) != cudaSuccess || n == 0)
+		return false;
+	for (size_t i = 0; i < 5; i++)
+		if (cudaDeviceGetAttribute(&got[i], wanted[i], 0) != cudaSuccess)
+			return false;
+	if (cudaGetDeviceProperties(&properties, 0) != cudaSuccess)
+		return false;
+	/* clocks are in kHz */
+	k3_gpu_describe(gpu, properties.name, got[0], got[1], got[2] * 1e-3, got[3] * 1e-3, got[4]);
+	return true;
+}
+
 int
 k3i_device_choose(enum k3_device device)
 {
@@ -170,6 +191,13 @@ k3i_device_reserve(const struct k3_plan *plan)
 bool
 k3_device_has_cuda(void)
 {
+	return false;
+}
+
+bool
+k3_device_gpu(struct k3_gpu *gpu)
+{
+	(void)gpu;
 	return false;
 }
 

@@ -15,6 +15,10 @@ int k3_device_parse(enum k3_device *device, const char *text);
 /** Was CUDA built in, kernels and StarPU both? */
 bool k3_device_has_cuda(void);
 
+/** The first GPU, by what it tells of itself; false: there is none, or no CUDA. StarPU has no part in
+ * it. */
+bool k3_device_gpu(struct k3_gpu *gpu);
+
 /** Before StarPU starts: which devices the codelets name. @return K3_OK, K3_ENODEV (logged: this
  * build has no CUDA) */
 int k3i_device_choose(enum k3_device device);
