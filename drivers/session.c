@@ -14,6 +14,10 @@
 /* Plans may be dropped when the clock has moved by PLAN_IS_OLD since their last use. */
 enum { CACHED_PLANS = 64, PLAN_IS_OLD = 4 };
 
+/* Initial values depend on nothing, so all their tasks would be ready at once; a worker that steals looks
+ * through a whole queue of them for one that it can run, and holds up the one that has it. */
+enum { INIT_WINDOW = 256 };
+
 int
 k3_session_dtype(enum k3_dtype *dtype, const char *text)
 {
@@ -146,9 +150,11 @@ k3_session_init(struct k3_session *session, uint64_t seed)
 
 	K3_TRY(k3_plan_init(&plan, session->model, seed, false));
 	k3_runtime_step(session->runtime, -1, -1);
+	k3_runtime_set_window(session->runtime, INIT_WINDOW);
 	K3_TRY(k3_submit_plan(session->store, plan, NULL, NULL));
 out:
 	k3_runtime_drain(session->runtime);
+	k3_runtime_set_window(session->runtime, 0);
 	k3_plan_destroy(plan);
 	return ret;
 }

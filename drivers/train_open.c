@@ -117,7 +117,8 @@ run_shape(const struct k3i_trainer *t)
 	return (struct k3_run_shape){.tokens = (size_t)o->tokens,
 				     .accumulate = (uint32_t)o->accumulate,
 				     .evaluates = o->eval_data != NULL,
-				     .max_patches = t->max_patches};
+				     .max_patches = t->max_patches,
+				     .gpu_scratch = k3_device_scratch_bytes};
 }
 
 /* Activation policies: what was asked for, or what the limit of memory needs. */
@@ -155,6 +156,7 @@ check_memory(struct k3i_trainer *t)
 
 	K3_TRY(k3_memory_run(&memory, model, &shape));
 	uint64_t wide = k3_memory_wide_bytes(&memory);
+	K3_TRY(k3_gpu_memory_check(&t->gpu, &memory));
 	k3_info("drivers", "plan: at most %.1f MiB in handles",
 		(double)(k3_memory_bound(&memory) - wide) / 1048576);
 	if (wide)
@@ -162,7 +164,8 @@ check_memory(struct k3i_trainer *t)
 			(double)wide / 1048576);
 	if (o->memory > 0) {
 		K3_TRY(k3_plan_check_memory(&memory, gib_bytes(o->memory), model));
-	} else if (k3_plan_check_memory(&memory, machine_bytes(), model) != K3_OK) {
+	} else if (!(model->options.on_gpus && t->gpu.fits) &&
+		   k3_plan_check_memory(&memory, machine_bytes(), model) != K3_OK) {
 		/* StarPU would wait for memory for ever, or the system would end the run */
 		k3_error("drivers",
 			 "that limit is the machine's memory; --memory GIB sets another");

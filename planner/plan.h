@@ -330,6 +330,8 @@ const char *k3_datum_label(const struct k3_datum *datum, char *text, size_t text
 struct k3_memory {
 	uint64_t persist_bytes;
 	uint64_t wide_bytes; /* scratch of a CPU worker: what the largest task needs */
+	uint64_t gpu_scratch_bytes; /* of a GPU worker; 0 when the run's shape did not ask */
+	uint64_t task_bytes; /* most that the data of one task take: no node can do with less */
 	uint32_t cores;	     /* CPU workers at most */
 	size_t n_classes;
 	struct {
@@ -353,6 +355,8 @@ struct k3_run_shape {
 	/* of a microbatch's images; 0: none.  The model's option must allow them, as it is what
 	 * makes the bound hold for all images */
 	uint64_t max_patches;
+	/* scratch of a GPU worker for a plan (tasks/device.h); NULL: not asked for */
+	size_t (*gpu_scratch)(const struct k3_plan *plan);
 };
 /** Memory of a run: its first microbatch, further ones, evaluation and optimizer together.
  * @return K3_OK, K3_EINVAL (more patches than the model plans for; logged) or what planning

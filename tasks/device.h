@@ -27,6 +27,11 @@ int k3i_device_choose(enum k3_device device);
 int k3i_device_start(enum k3_device device);
 /** Before StarPU ends, drained. */
 void k3i_device_stop(void);
+/** Scratch that a GPU worker needs for a plan's tasks, and what it takes besides. */
+size_t k3_device_scratch_bytes(const struct k3_plan *plan);
+size_t k3_device_fixed_bytes(void);
+/** How often scratch was made for all workers. */
+uint64_t k3_device_scratch_made(void);
 /** Makes the scratch memory of all CUDA workers large enough for a plan's tasks; waits for all tasks
  * when it has to grow. @return K3_OK, K3_ENOMEM (logged) */
 int k3i_device_reserve(const struct k3_plan *plan);
