@@ -341,6 +341,7 @@ struct k3_memory {
 };
 void k3_memory_init(struct k3_memory *memory, const struct k3_model *model);
 int k3_memory_add(struct k3_memory *memory, const struct k3_plan *plan);
+void k3_memory_add_scratch(struct k3_memory *memory, uint64_t gpu_scratch_bytes);
 /** Of the bound: scratch of CPU workers, one for each core; none of it lies on a GPU. */
 uint64_t k3_memory_wide_bytes(const struct k3_memory *memory);
 /** Bound in bytes over every order that the edges allow, per memory node. */

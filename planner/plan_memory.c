@@ -56,10 +56,8 @@ k3_plan_check_memory(const struct k3_memory *memory, uint64_t limit_bytes,
 static int
 add_plan(struct k3_memory *memory, const struct k3_run_shape *shape, const struct k3_plan *plan)
 {
-	uint64_t scratch = shape->gpu_scratch ? shape->gpu_scratch(plan) : 0;
-
-	if (scratch > memory->gpu_scratch_bytes)
-		memory->gpu_scratch_bytes = scratch;
+	if (shape->gpu_scratch)
+		k3_memory_add_scratch(memory, shape->gpu_scratch(plan));
 	return k3_memory_add(memory, plan);
 }
 

@@ -162,6 +162,13 @@ k3_memory_add(struct k3_memory *memory, const struct k3_plan *plan)
 	return K3_OK;
 }
 
+void
+k3_memory_add_scratch(struct k3_memory *memory, uint64_t gpu_scratch_bytes)
+{
+	if (gpu_scratch_bytes > memory->gpu_scratch_bytes)
+		memory->gpu_scratch_bytes = gpu_scratch_bytes;
+}
+
 uint64_t
 k3_memory_wide_bytes(const struct k3_memory *memory)
 {
