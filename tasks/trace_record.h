@@ -12,6 +12,7 @@ struct k3_trace_record {
 	double flops;
 	int32_t step, microbatch, tile, group;
 	uint32_t n_data;
+	int32_t released_ns; /* after end_ns */
 	int16_t layer, worker;
 	uint16_t op;
 	uint8_t pass;
@@ -28,6 +29,7 @@ struct k3i_span {
 
 struct k3i_worker {
 	char name[16];
+	bool device;
 	int64_t until; /* for the writer: when the state shown now ends */
 };
 
