@@ -117,6 +117,17 @@ k3i_device_close(struct k3i_device *device)
 	free(device);
 }
 
+void
+k3i_device_scratch(struct k3i_device *device, size_t bytes)
+{
+	if (bytes <= device->cuda.scratch_bytes)
+		return;
+	k3i_device_wait(device);
+	k3_cuda_fini(&device->cuda);
+	if (k3_cuda_init(&device->cuda, device->stream, bytes) != K3_OK)
+		k3_abort(__FILE__, __LINE__, "no scratch on the device");
+}
+
 const struct k3_cuda *
 k3i_device_cuda(const struct k3i_device *device)
 {
@@ -238,6 +249,13 @@ void
 k3i_device_close(struct k3i_device *device)
 {
 	(void)device;
+}
+
+void
+k3i_device_name(char *name, size_t bytes)
+{
+	(void)bytes;
+	*name = 0;
 }
 
 double

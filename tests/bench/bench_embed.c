@@ -32,6 +32,7 @@ forward(struct bench *b)
 	a.table = bench_weight(call, vocab, d, &table);
 	bench_args(call, &a, sizeof(a));
 	bench_traffic(call, t * d, t * d, 0);
+	bench_unmoved(call, vocab > t ? (vocab - t) * d : 0);
 	if (bench_run(&c)) {
 		double *want = bench_doubles(&c, t * d);
 		for (size_t i = 0; i < t * d; i++)

@@ -140,7 +140,9 @@ data_gradient(struct bench *b, enum bench_routing kind)
 	struct bench_call *call = bench_call(&c, K3_OP_EXPERT_DGRAD);
 	size_t r = x.r, f = x.f, n = x.route.n_experts;
 	float *dgu = bench_out(call, "dgu", x.tk * 2 * f), *dzs = bench_out(call, "dzs", x.tk * r);
-	float *dwt = bench_out(call, "dwt", x.tk), *dys = bench_in(call, x.tk * r);
+	float *dwt = bench_out(call, "dwt", x.tk);
+	bench_keep(&c, dwt);
+	float *dys = bench_in(call, x.tk * r);
 	float *gu = bench_push(call, bench_random(&c, x.tk * 2 * f, -4, 4));
 	bench_push(call, x.route.route);
 	bench_push(call, x.route.routew);
