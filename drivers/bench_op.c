@@ -137,6 +137,8 @@ run_cases(struct bench *b, const char *wanted, const char *model, long long voca
 	K3_TRY(k3_config_load(&config, model));
 	if (config.vocab > vocab)
 		K3_TRY(k3_config_set_vocab(&config, vocab));
+	if (b->heads)
+		config.heads = config.kda_heads = b->heads;
 	b->model = &config;
 	for (size_t f = 0; f < n_families; f++)
 		if (is_wanted(wanted, f)) {
@@ -240,7 +242,8 @@ k3_bench_op(int argc, char **argv)
 {
 	struct bench b = {0};
 	const char *model = NULL, *device = "cpu", *dtype = "fp32";
-	long long tokens = 1024, sequence = 2048, repeat = 9, vocab = 16384;
+	long long tokens = 1024, sequence = 2048, repeat = 9, vocab = 16384, heads = 0,
+		  payloads = 0;
 	struct k3_option table[] = {
 		{"model", "PRESET|DIR", K3_OPT_STRING, &model, 0, 0,
 		 "shapes of this model (debug24, then debug17)", false},
@@ -249,6 +252,10 @@ k3_bench_op(int argc, char **argv)
 		 "rows of the KDA chunk case (2048)", false},
 		{"vocab", "N", K3_OPT_INT, &vocab, 5, 1 << 20,
 		 "most entries of the vocabulary (16384)", false},
+		{"heads", "N", K3_OPT_INT, &heads, 1, 1024,
+		 "heads of attention and KDA (the model's)", false},
+		{"payloads", "N", K3_OPT_INT, &payloads, 0, 10,
+		 "block payloads that are mixed (as many as the model's last layer has)", false},
 		{"repeat", "N", K3_OPT_INT, &repeat, 1, 1000, "repetitions, after a warm-up (9)",
 		 false},
 		{"device", "cpu|cuda", K3_OPT_STRING, &device, 0, 0,
@@ -286,6 +293,8 @@ k3_bench_op(int argc, char **argv)
 	b.tokens = (size_t)tokens;
 	b.sequence = (size_t)sequence;
 	b.repeat = (size_t)repeat;
+	b.heads = (uint32_t)heads;
+	b.payloads = (size_t)payloads;
 	if (open_device(&b, device, dtype) != K3_OK)
 		return 2;
 	if (b.device && !b.list)

@@ -36,6 +36,8 @@ struct bench {
 	size_t tokens;	 /* rows of a tile */
 	size_t sequence; /* rows of the KDA chunk cases */
 	size_t repeat;
+	uint32_t heads;	    /* in place of the model's; 0: those */
+	size_t payloads;    /* of the mix; 0: those of the model's last layer */
 	const char *filter; /* cases whose "MODEL/CASE" holds this text; NULL: all */
 	const char *fault;  /* CASE/OUTPUT whose result is spoilt before the comparison */
 	bool list;	    /* prints the cases and their outputs, runs none */
