@@ -272,6 +272,8 @@ op_targets()
 {
 	t=$out/ops-bf16.tsv
 	h=$out/ops-heads.tsv
+	a=$out/ops-attention.tsv
+	m=$out/ops-mix.tsv
 	judge "KDA forward, 16 heads of 128, 8192 tokens" "$(op_value "$t" kda_chunk/kda_chunk_fwd ms)" ms most 0.59
 	judge "KDA forward and backward, 16 heads" "$(op_value "$t" kda_chunk ms)" ms most 2.40
 	judge "KDA forward, 96 heads" "$(op_value "$h" kda_chunk/kda_chunk_fwd ms)" ms most 2.64
@@ -279,9 +281,12 @@ op_targets()
 	for op in expert_ffn expert_dgrad expert_wgrad; do
 		judge "$op, 32768 rows, 32 experts" "$(op_value "$t" ${op}_random 9 | awk 'NF { print $1 / 1e3 }')" TFLOP/s least 350
 	done
-	judge "attention forward, causal" "$(op_value "$t" mla_attn/mla_attn_fwd 9 | awk 'NF { print $1 / 1e3 }')" TFLOP/s least 400
-	judge "attention backward, causal" "$(op_value "$t" mla_attn/mla_attn_bwd 9 | awk 'NF { print $1 / 1e3 }')" TFLOP/s least 250
-	for op in mix_norm_fwd mix_norm_bwd kda_conv_fwd kda_conv_bwd adamw_step; do
+	judge "attention 192/128 forward, causal, 16 heads" "$(op_value "$a" mla_attn/mla_attn_fwd 9 | awk 'NF { print $1 / 1e3 }')" TFLOP/s least 400
+	judge "attention 192/128 backward" "$(op_value "$a" mla_attn/mla_attn_bwd 9 | awk 'NF { print $1 / 1e3 }')" TFLOP/s least 250
+	for op in mix_norm_fwd mix_norm_bwd mix_norm_fwd_first mix_norm_bwd_first; do
+		judge "$op, 8 payloads (first: none)" "$(op_value "$m" $op 17)" GB/s least 2500
+	done
+	for op in kda_conv_fwd kda_conv_bwd adamw_step; do
 		judge "$op" "$(op_value "$t" $op 17)" GB/s least 2500
 	done
 	judge "head and cross entropy over its products at cuBLAS's rate" "$(awk -F'\t' '$2 ~ /^lm_head_(ce|dx|dw)$/ { t += $6; p += $6 * $13; n++ }
@@ -297,9 +302,15 @@ run_ops()
 		attempt "ops-$dtype" 100 "$bench" op all --device cuda --dtype $dtype --model debug24 --tokens $tokens --sequence $tokens --vocab 163840
 		columns "$out/ops-$dtype.tsv" case shape error median_us rate unit gb_per_s limit_rate share verdict
 	done
-	attempt ops-heads 60 "$bench" op kda --device cuda --dtype bf16 --model Kimi-K3 --sequence 8192 --filter kda_chunk
-	attempt ops-vision 60 "$bench" op vit --device cuda --dtype bf16 --model mini --tokens 4096
-	columns "$out/ops-vision.tsv" case shape error median_us rate unit gb_per_s limit_rate share verdict
+	"$bench" op optim --device cuda --model tiny --filter adamw_step --plant-fault adamw_step/params >"$out/ops-spoilt.tsv" 2>"$out/ops-spoilt.log"
+	if [ $? -eq 1 ]; then ok "a result that is spoilt on purpose is found wrong"; else bad "a spoilt result is not found: $out/ops-spoilt.log"; fi
+	set -- --device cuda --dtype bf16 --tokens 8192 --sequence 8192
+	attempt ops-heads 60 "$bench" op kda "$@" --model debug24 --heads 96 --filter kda_chunk
+	attempt ops-attention 60 "$bench" op mla "$@" --model debug17 --heads 16 --filter mla_attn
+	attempt ops-mix 60 "$bench" op attnres "$@" --model debug24 --payloads 8
+	for more in heads attention mix; do
+		columns "$out/ops-$more.tsv" case shape error median_us rate unit gb_per_s limit_rate share verdict | grep -v '^#'
+	done
 	op_targets
 }
 
