@@ -95,7 +95,10 @@ k3_trace_create(struct k3_trace **trace, const struct k3_trace_options *options)
 		snprintf(t->worker[w].name, sizeof(t->worker[w].name), "%s",
 			 options->worker_name[w]);
 		t->worker[w].device = options->is_device && options->is_device[w];
+		t->n_counted += t->worker[w].device;
 	}
+	if (t->n_counted == 0)
+		t->n_counted = t->n_workers;
 	if (options->signals)
 		K3_TRY(k3i_trace_signals_take(t));
 	*trace = t;

@@ -44,6 +44,7 @@ struct k3i_out {
 struct k3_trace {
 	char *dir, *paje, *tsv, *part; /* the folder; files in it; name of the file in the making */
 	uint32_t rank, n_workers;
+	uint32_t n_counted; /* workers whose shares are told: devices' streams when there are any */
 	struct k3i_worker *worker;
 	int64_t (*now_ns)(void);
 	bool signals;
@@ -98,7 +99,7 @@ void k3i_trace_signals_return(struct k3_trace *trace);
 struct k3i_step {
 	int32_t step;
 	int64_t from, to; /* ns */
-	int64_t kernels;  /* ns of all workers in tasks */
+	int64_t kernels;  /* ns of the counted workers in tasks */
 	uint32_t n_tasks; /* of this step, whenever they ran */
 	bool complete;	  /* all of its tasks are here and have ended */
 };
@@ -125,6 +126,13 @@ void k3i_trace_render(struct k3_trace *trace);
 
 /** dir/name, malloc'ed. */
 char *k3i_trace_path(const struct k3_trace *trace, const char *name);
+
+/* Is it one of those that n_counted counts? */
+static inline bool
+k3i_counts(const struct k3_trace *trace, int worker)
+{
+	return trace->n_counted == trace->n_workers || trace->worker[worker].device;
+}
 
 static inline const struct k3_trace_record *
 k3i_record(const struct k3_trace *trace, const struct k3i_span *span)

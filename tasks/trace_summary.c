@@ -296,7 +296,7 @@ print_tables(const struct sums *x, FILE *f)
 		const struct k3i_step *p = &x->part[i];
 		fprintf(f, "%-10" PRId32 " %10" PRIu32 " %12.3f %10.2f%s\n", p->step, p->n_tasks,
 			ms(p->to - p->from),
-			percent(p->kernels, (p->to - p->from) * x->trace->n_workers),
+			percent(p->kernels, (p->to - p->from) * x->trace->n_counted),
 			p->complete ? "" : "   incomplete");
 	}
 }
