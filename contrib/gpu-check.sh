@@ -359,20 +359,32 @@ run_sanitizer()
 		return
 	fi
 	for check in memcheck racecheck; do
-		within 100 "$sanitizer" --tool $check --error-exitcode 9 --print-limit 20 "$verify" --device cuda --dtype bf16 --forced-routing \
-			"$data/golden/text_tiny.safetensors" >"$out/sanitizer-$check.log" 2>&1
-		rc=$?
-		summary=$(grep 'SUMMARY' "$out/sanitizer-$check.log" | tail -n 1 | sed 's/^=* *//')
-		if [ $rc -eq 125 ]; then
-			skip "sanitizer $check: no time is left of $limit_s s"
-		elif [ -z "$summary" ]; then
-			skip "sanitizer $check: it did not come to its summary (status $rc): $out/sanitizer-$check.log"
-		elif [ $rc -eq 9 ] || ! echo "$summary" | grep -q 'SUMMARY: 0 '; then
-			bad "sanitizer $check: $summary: $out/sanitizer-$check.log"
-		else
-			ok "sanitizer $check: $summary"
-		fi
+		for model in debug17 small; do
+			sanitize $check "operations-$model" "$bench" op all --check --device cuda --dtype bf16 --model $model --tokens 131 --sequence 131
+		done
+		sanitize $check step "$verify" --device cuda --dtype bf16 --forced-routing "$data/golden/text_tiny.safetensors"
 	done
+}
+
+# sanitize TOOL NAME COMMAND...
+sanitize()
+{
+	check=$1
+	name=$2
+	shift 2
+	log=$out/sanitizer-$check-$name.log
+	within 60 "$sanitizer" --tool "$check" --error-exitcode 9 --print-limit 20 "$@" >"$log" 2>&1
+	rc=$?
+	summary=$(grep 'SUMMARY' "$log" | tail -n 1 | sed 's/^=* *//')
+	if [ $rc -eq 125 ]; then
+		skip "$check of $name: no time is left of $limit_s s"
+	elif [ -z "$summary" ]; then
+		skip "$check of $name: it did not come to its summary (status $rc): $log"
+	elif [ $rc -ne 0 ] || ! echo "$summary" | grep -q 'SUMMARY: 0 '; then
+		bad "$check of $name: status $rc, $summary: $log"
+	else
+		ok "$check of $name: $summary"
+	fi
 }
 
 for name in k3_verify k3_bench k3_train k3_data; do

@@ -79,6 +79,8 @@ print_device_head(const struct bench *b)
 	k3i_device_name(name, sizeof(name));
 	printf("%s\tdtype\tgb_per_s\n", columns);
 	printf("# device %s; times between events\n", name);
+	if (!b->time)
+		return;
 	printf("# copy of 512 MiB %.0f GB/s, product of cuBLAS %.1f TFLOP/s in %s\n",
 	       1e-9 * k3i_device_rate(b->device, K3I_DEVICE_COPY),
 	       1e-12 * k3i_device_rate(b->device, K3I_DEVICE_PRODUCT), b->bf16 ? "bf16" : "fp32");
@@ -157,10 +159,10 @@ run_model(struct bench *b, const char *wanted, const char *model, long long voca
 	struct bench few = *b;
 	int ret;
 
-	if (!b->device)
+	if (!b->device || !b->time || b->list)
 		return run_cases(b, wanted, model, vocab);
 	few.check = true;
-	few.time = false;
+	few.time = few.last = false;
 	few.tokens = b->tokens < CHECK_TOKENS ? b->tokens : CHECK_TOKENS;
 	few.sequence = b->sequence < CHECK_TOKENS ? b->sequence : CHECK_TOKENS;
 	K3_TRY(run_cases(&few, wanted, model, vocab < CHECK_VOCAB ? vocab : CHECK_VOCAB));
@@ -212,7 +214,7 @@ verdict(const struct bench *b)
 }
 
 static int
-open_device(struct bench *b, const char *device, const char *dtype)
+open_device(struct bench *b, const char *device, const char *dtype, bool check)
 {
 	enum k3_device where;
 	enum k3_dtype type;
@@ -220,7 +222,9 @@ open_device(struct bench *b, const char *device, const char *dtype)
 
 	K3_TRY(k3_device_parse(&where, device));
 	K3_TRY(k3_session_dtype(&type, dtype));
-	b->check = b->time = where == K3_DEVICE_CPU;
+	b->check = where == K3_DEVICE_CPU || check;
+	b->time = !check;
+	b->last = true;
 	b->bf16 = type == K3_BF16;
 	if (where == K3_DEVICE_ALL || (where == K3_DEVICE_CPU && b->bf16)) {
 		k3_error("drivers",
@@ -232,7 +236,6 @@ open_device(struct bench *b, const char *device, const char *dtype)
 	}
 	if (where == K3_DEVICE_CUDA)
 		K3_TRY(k3i_device_open(&b->device, b->bf16, 0));
-	b->time = true;
 out:
 	return ret;
 }
@@ -241,6 +244,7 @@ int
 k3_bench_op(int argc, char **argv)
 {
 	struct bench b = {0};
+	bool check = false;
 	const char *model = NULL, *device = "cpu", *dtype = "fp32";
 	long long tokens = 1024, sequence = 2048, repeat = 9, vocab = 16384, heads = 0,
 		  payloads = 0;
@@ -264,6 +268,7 @@ k3_bench_op(int argc, char **argv)
 		 "of activations and matrices on a GPU (fp32)", false},
 		{"filter", "TEXT", K3_OPT_STRING, &b.filter, 0, 0,
 		 "only cases with this text in MODEL/CASE", false},
+		{"check", NULL, K3_OPT_SWITCH, &check, 0, 0, "checks and times nothing", false},
 		{"list", NULL, K3_OPT_SWITCH, &b.list, 0, 0,
 		 "prints cases and outputs, runs nothing", false},
 		{"plant-fault", "CASE/OUTPUT", K3_OPT_STRING, &b.fault, 0, 0,
@@ -295,7 +300,7 @@ k3_bench_op(int argc, char **argv)
 	b.repeat = (size_t)repeat;
 	b.heads = (uint32_t)heads;
 	b.payloads = (size_t)payloads;
-	if (open_device(&b, device, dtype) != K3_OK)
+	if (open_device(&b, device, dtype, check) != K3_OK)
 		return 2;
 	if (b.device && !b.list)
 		print_device_head(&b);

@@ -215,6 +215,28 @@ TEST(cases_of_the_tower_are_right_for_any_grid)
 			     "%d tokens: %s", tokens[i], scratch_log());
 }
 
+TEST(a_check_alone_tells_errors_and_no_times)
+{
+	struct program_result r = program_run("", "k3_bench", "op kda --check " SMALL),
+			      bad = program_run("", "k3_bench",
+						"op kda --check --filter /kda_conv_fwd "
+						"--plant-fault kda_conv_fwd/rstd " SMALL);
+	char *p = r.out, *q = bad.out, *c[COLUMNS];
+	size_t lines = 0;
+
+	cr_assert_eq(r.status, 0, "%s", scratch_log());
+	cr_assert_eq(bad.status, 1);
+	for (next_line(&p, c, COLUMNS); next_line(&p, c, COLUMNS); lines++) {
+		cr_assert_str_eq(c[VERDICT], "right");
+		cr_assert_str_eq(c[MEDIAN], "-");
+	}
+	cr_assert_gt(lines, 10);
+	cr_assert(next_line(&q, c, COLUMNS) && next_line(&q, c, COLUMNS));
+	cr_assert_str_eq(c[VERDICT], "wrong");
+	program_free(&r);
+	program_free(&bad);
+}
+
 TEST(heads_and_payloads_may_be_others_than_the_models)
 {
 	/* 3 heads of 32 instead of 2: 3 products of 33 x 64 x 96 */

@@ -389,9 +389,9 @@ report(struct bench_case *c)
 	size_t n = c->b->repeat;
 	double limit_rate[n], all[n], flops = 0, bytes = 0;
 
-	if (c->wrong) {
-		printf("%s\t%s\t%s\t%s\t%.3g\t-\t-\t-\t-\t-\t-\t-\t-\t-\twrong%s\n", c->b->family,
-		       c->name, c->b->model->name, c->shape, c->error,
+	if (c->wrong || !c->b->time) {
+		printf("%s\t%s\t%s\t%s\t%.3g\t-\t-\t-\t-\t-\t-\t-\t-\t-\t%s%s\n", c->b->family,
+		       c->name, c->b->model->name, c->shape, c->error, c->wrong ? "wrong" : "right",
 		       !c->b->device ? ""
 		       : c->b->bf16  ? "\tbf16\t-"
 				     : "\tfp32\t-");
@@ -427,7 +427,7 @@ pass_on(struct bench_case *c)
 	char path[160];
 
 	snprintf(path, sizeof(path), "%s/%s", b->model->name, c->name);
-	if (!b->time) {
+	if (!b->last) {
 		b->checked = realloc(b->checked, (b->n_checked + 1) * sizeof(*b->checked));
 		K3_ASSERT(b->checked);
 		struct bench_checked *k = &b->checked[b->n_checked++];
@@ -447,9 +447,9 @@ bench_close(struct bench_case *c)
 {
 	if (!c->b->list) {
 		pass_on(c);
-		c->b->cases += c->b->time;
-		c->b->wrong += c->b->time && c->wrong;
-		if (c->b->time)
+		c->b->cases += c->b->last;
+		c->b->wrong += c->b->last && c->wrong;
+		if (c->b->last)
 			report(c);
 	}
 	bench_device_release(c);

@@ -43,6 +43,7 @@ struct bench {
 	bool list;	    /* prints the cases and their outputs, runs none */
 	size_t cases, wrong, planted;
 	bool check, time;	   /* what is done with a case; both on a CPU */
+	bool last;		   /* rows are printed; else a check is kept for them */
 	struct k3i_device *device; /* NULL: one CPU thread */
 	bool bf16;
 	struct bench_checked *checked; /* [n_checked] */
