@@ -360,9 +360,9 @@ run_sanitizer()
 	fi
 	for check in memcheck racecheck; do
 		for model in debug17 small; do
-			sanitize $check "operations-$model" "$bench" op all --check --device cuda --dtype bf16 --model $model --tokens 131 --sequence 131
+			sanitize "$check" "operations-$model" "$bench" op all --check --device cuda --dtype bf16 --model $model --tokens 131 --sequence 131
 		done
-		sanitize $check step "$verify" --device cuda --dtype bf16 --forced-routing "$data/golden/text_tiny.safetensors"
+		sanitize "$check" step "$verify" --device cuda --dtype bf16 --forced-routing "$data/golden/text_tiny.safetensors"
 	done
 }
 
@@ -394,6 +394,15 @@ verify=$(program k3_verify)
 bench=$(program k3_bench)
 train=$(program k3_train)
 tool=$(program k3_data)
+# an OpenBLAS that does not know the processor is many times slower; the programs say which kernels would fit
+if [ -z "${OPENBLAS_CORETYPE:-}" ]; then
+	core=$("$bench" op optim --model tiny --filter cast_params 2>&1 >/dev/null | sed -n 's/.*set OPENBLAS_CORETYPE=\([A-Za-z0-9]*\).*/\1/p' | head -n 1)
+	if [ -n "$core" ]; then
+		OPENBLAS_CORETYPE=$core
+		export OPENBLAS_CORETYPE
+		echo "OpenBLAS does not know this processor: OPENBLAS_CORETYPE=$core"
+	fi
+fi
 if ! "$bench" op optim --device cuda --model tiny --filter cast_params >"$out/device.tsv" 2>"$out/device.log"; then
 	tail -n 3 "$out/device.log" >&2
 	bad "the device cannot be used"
