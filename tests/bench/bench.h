@@ -244,7 +244,5 @@ void bench_device_run(struct bench_case *c);
 /** Fills seconds and traffic_bytes of all calls, and the limit's rates. */
 void bench_device_measure(struct bench_case *c, double *limit_rate);
 void bench_device_release(struct bench_case *c);
-/** Has the operation a kernel there? */
-bool bench_device_can(enum k3_op op);
 
 #endif

@@ -47,12 +47,6 @@ static const struct {
 #undef X
 };
 
-bool
-bench_device_can(enum k3_op op)
-{
-	return kernels[op].run[0] != NULL;
-}
-
 static struct bench_memory *
 memory_of(struct bench_case *c, const void *host)
 {
@@ -225,13 +219,6 @@ bench_device_release(struct bench_case *c)
 #else
 
 /* Without CUDA no device was opened, and nothing of this is called but the release. */
-bool
-bench_device_can(enum k3_op op)
-{
-	(void)op;
-	return false;
-}
-
 void
 bench_device_run(struct bench_case *c)
 {
