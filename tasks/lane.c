@@ -28,6 +28,7 @@ k3_transport_parse(enum k3_transport *transport, const char *text)
 #include <starpu_cuda.h>
 
 #include "lane_call.h"
+#include "trace_cuda.h"
 
 static struct {
 	bool wanted;
@@ -64,13 +65,16 @@ static void
 run(void *buffers[], void *cl_arg)
 {
 	const struct k3_task *t = k3i_task_now();
+	int id = starpu_worker_get_id_check();
 	ncclComm_t comm = lane.comm[k3_mesh_comm_kind(&lane.mesh, t->comm)];
 	void *buf[t->n_access + 1];
 
 	(void)cl_arg;
 	for (uint32_t i = 0; i < t->n_access; i++)
 		buf[i] = (void *)STARPU_VECTOR_GET_PTR(buffers[i]);
+	k3i_trace_cuda_before(id);
 	k3i_lane_call(buf, t, &lane.mesh, comm, starpu_cuda_get_local_stream(), failed);
+	k3i_trace_cuda_after(id);
 }
 
 /* Does compute go to this worker? */

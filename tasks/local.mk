@@ -5,6 +5,7 @@ libk3_la_SOURCES += \
 	tasks/codelets.c \
 	tasks/convert.c \
 	tasks/device.c \
+	tasks/gpu_memory.c \
 	tasks/lane.c \
 	tasks/lane_call.h \
 	tasks/perfmodel_check.c \
@@ -12,6 +13,8 @@ libk3_la_SOURCES += \
 	tasks/store.c \
 	tasks/submit.c \
 	tasks/trace.c \
+	tasks/trace_cuda.c \
+	tasks/trace_cuda.h \
 	tasks/trace_out.c \
 	tasks/trace_paje.c \
 	tasks/trace_panel.h \
@@ -33,6 +36,7 @@ nobase_k3include_HEADERS += \
 	tasks/codelets.h \
 	tasks/convert.h \
 	tasks/device.h \
+	tasks/gpu_memory.h \
 	tasks/lane.h \
 	tasks/perfmodel_check.h \
 	tasks/runtime.h \
