@@ -1,11 +1,11 @@
-/* StarPU launches tasks of a stream ahead and looks for their ends by polling, so its times are those
- * of the polling.  Here an event is recorded before and after what a task launches, and read when
- * StarPU knows of the task's end, so nothing waits.  Between both lie the task's kernels and, when the
- * stream had nothing else to do, the host's way from launch to launch.
+/* StarPU launches tasks of a stream ahead and looks for their ends by polling, so its times are
+ * those of the polling.  Here an event is recorded before and after what a task launches, and read
+ * when StarPU knows of the task's end, so nothing waits.  Between both lie the task's kernels and,
+ * when the stream had nothing else to do, the host's way from launch to launch.
  *
- * The traps: a device's clock is not the host's, so both are tied at the beginning and at the end of a
- * trace, and what lies between is scaled when that is a second or more; and the time between two events is a float of milliseconds,
- * too coarse over minutes, so the origin follows. */
+ * The traps: a device's clock is not the host's, so both are tied at the beginning and at the end
+ * of a trace, and what lies between is scaled when that is a second or more; and the time between
+ * two events is a float of milliseconds, too coarse over minutes, so the origin follows. */
 #include "trace_cuda.h"
 
 #include <starpu.h>
