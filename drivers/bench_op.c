@@ -221,7 +221,7 @@ open_device(struct bench *b, const char *device, const char *dtype, bool check)
 	int ret;
 
 	K3_TRY(k3_device_parse(&where, device));
-	K3_TRY(k3_session_dtype(&type, dtype));
+	K3_TRY(k3_session_dtype(&type, "dtype", dtype));
 	b->check = where == K3_DEVICE_CPU || check;
 	b->time = !check;
 	b->last = true;

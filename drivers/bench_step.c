@@ -185,7 +185,7 @@ make_case(struct step_options *o, struct k3i_step_case *what)
 	K3_TRY(parse_documents(o, what));
 	k3_plan_options_init(&what->plan);
 	k3_images_apply(&o->images, &what->plan);
-	K3_TRY(k3_session_dtype(&what->plan.dtype, o->dtype));
+	K3_TRY(k3_session_dtype(&what->plan.dtype, "dtype", o->dtype));
 	K3_TRY(k3_device_parse(&what->device, o->device));
 	what->plan.on_gpus = what->device == K3_DEVICE_CUDA;
 	if (o->images.tokens > o->tokens) {
