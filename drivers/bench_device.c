@@ -1,5 +1,5 @@
-/* Limits of a device, and marks on its stream.  The trap: a device warms up and throttles, so a figure is
- * only judged by a limit that was measured beside it. */
+/* Limits of a device, and marks on its stream.  The trap: a device warms up and throttles, so a
+ * figure is only judged by a limit that was measured beside it. */
 #include "bench_device.h"
 
 #include "../common/log.h"

@@ -20,7 +20,8 @@ enum k3i_device_limit {
 int k3i_device_open(struct k3i_device **device, bool bf16, size_t scratch_bytes);
 /** NULL is legal. */
 void k3i_device_close(struct k3i_device *device);
-/** At least so much scratch for kernels; waits when it grows. Memory that is not there ends the program. */
+/** At least so much scratch for kernels; waits when it grows. Memory that is not there ends the
+ * program. */
 void k3i_device_scratch(struct k3i_device *device, size_t bytes);
 const struct k3_cuda *k3i_device_cuda(const struct k3i_device *device);
 /** "NVIDIA H200, 132 multiprocessors, driver 13.0" */

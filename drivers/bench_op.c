@@ -1,6 +1,6 @@
 /* k3_bench op: runs the cases of one family or of all; the cases are in tests/bench.  On a CPU one
- * thread, kept on one processor, so that the case and what it is compared with meet the same caches.
- * On a device all cases are checked on few rows first, then timed on all. */
+ * thread, kept on one processor, so that the case and what it is compared with meet the same
+ * caches. On a device all cases are checked on few rows first, then timed on all. */
 #define _GNU_SOURCE /* sched_setaffinity */
 #include <cblas.h>
 #include <sched.h>

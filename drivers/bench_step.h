@@ -33,7 +33,8 @@ struct k3i_step_result {
 	double gpu_gflop_per_s; /* cuBLAS, in place of sgemm when there is a device */
 	double cpu_ratio; /* the same by processor time, of the process and of the sgemm threads */
 	double kernel_share, tasks, mean_task_ms; /* tasks of a step */
-	/* of devices' streams, in a round of its own that is traced: in tasks; idle beside a ready task */
+	/* of devices' streams, in a round of its own that is traced: in tasks; idle beside a ready
+	 * task */
 	double gpu_busy, runtime_share;
 	double gpu_gib;		   /* taken on the device after the steps */
 	double submit_us;	   /* processor time of the submitting thread, a task */

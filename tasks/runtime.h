@@ -64,8 +64,8 @@ struct k3_trace *k3_runtime_trace(const struct k3_runtime *runtime);
  * @return K3_OK, K3_EEXIST (there is one), else as k3_runtime_create
  */
 int k3_runtime_trace_start(struct k3_runtime *runtime, const char *dir);
-/** Drains and tells where the time went (trace.h); nothing is recorded rightly after it but by a new
- * trace. @return K3_OK, K3_ENOMEM */
+/** Drains and tells where the time went (trace.h); the trace is at its end with it. @return K3_OK,
+ * K3_ENOMEM */
 int k3_runtime_trace_share(struct k3_runtime *runtime, bool device, struct k3_trace_share *share);
 /**
  * Drains, ends the trace and writes its files; tasks that come after are not in it.

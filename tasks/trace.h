@@ -65,8 +65,8 @@ void k3_trace_start(struct k3_trace_record *record, int worker, int64_t now_ns);
  * end and let those go that waited for it. */
 void k3_trace_end(struct k3_trace_record *record, int worker, int64_t ready_ns, int64_t start_ns,
 		  int64_t end_ns, int64_t released_ns);
-/** A worker's clock ran off since from_ns: its times become from_ns + (time - from_ns) factor. No task
- * may be in flight. */
+/** A worker's clock ran off since from_ns: its times become from_ns + (time - from_ns) factor. No
+ * task may be in flight. */
 void k3_trace_rescale(struct k3_trace *trace, int worker, int64_t from_ns, double factor);
 
 /**
@@ -74,7 +74,7 @@ void k3_trace_rescale(struct k3_trace *trace, int worker, int64_t from_ns, doubl
  * @return K3_OK, K3_EIO (logged)
  */
 int k3_trace_write(struct k3_trace *trace);
-/* Where the time of some workers went: inside the steps, or all of the trace when there are none. */
+/* Where the time of some workers went: inside the steps, or all of it when there are none. */
 struct k3_trace_share {
 	uint32_t workers;
 	size_t tasks;
@@ -82,7 +82,8 @@ struct k3_trace_share {
 	double kernels, runtime; /* of workers x wall: in tasks; idle while a task was ready */
 };
 /**
- * Of all devices' streams, or of all other workers; all 0 when there are none. No task may be in flight.
+ * Of all devices' streams, or of all other workers; all 0 when there are none. No task may be in
+ * flight.
  * @return K3_OK, K3_ENOMEM
  */
 int k3_trace_share(struct k3_trace *trace, bool device, struct k3_trace_share *share);

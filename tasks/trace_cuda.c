@@ -1,11 +1,11 @@
-/* StarPU launches tasks of a stream ahead and looks for their ends by polling, so its times are those
- * of the polling.  Here an event is recorded before and after what a task launches, and read when
- * StarPU knows of the task's end, so nothing waits.  Between both lie the task's kernels and, when the
- * stream had nothing else to do, the host's way from launch to launch.
+/* StarPU launches tasks of a stream ahead and looks for their ends by polling, so its times are
+ * those of the polling.  Here an event is recorded before and after what a task launches, and read
+ * when StarPU knows of the task's end, so nothing waits.  Between both lie the task's kernels and,
+ * when the stream had nothing else to do, the host's way from launch to launch.
  *
- * The traps: a device's clock is not the host's, so both are tied at the beginning and at the end of a
- * trace, and what lies between is scaled; and the time between two events is a float of milliseconds,
- * too coarse over minutes, so the origin follows. */
+ * The traps: a device's clock is not the host's, so both are tied at the beginning and at the end
+ * of a trace, and what lies between is scaled when that is a second or more; and the time between
+ * two events is a float of milliseconds, too coarse over minutes, so the origin follows. */
 #include "trace_cuda.h"
 
 #include <starpu.h>
@@ -24,7 +24,7 @@
 
 /* StarPU launches fewer tasks ahead on one worker; of more than that no times are taken. */
 enum { PENDING = 16, TRIES = 16 };
-static const double origin_lasts_ms = 1000;
+static const double origin_lasts_ms = 1000, worth_scaling_ns = 1e9;
 
 /* A task between its launch and its end. */
 struct pending {
@@ -109,7 +109,10 @@ stop_worker(void *arg)
 	K3_CUDA_CHECK(cudaEventCreate(&last));
 	double host = tie(s->stream, &last);
 	double device = s->origin_ns + 1e6 * elapsed_ms(s->origin, last);
-	s->factor = device > s->tied_ns ? (host - s->tied_ns) / (device - s->tied_ns) : 1;
+	/* over a shorter time the ties' own error would be larger than what it corrects */
+	s->factor = device - s->tied_ns > worth_scaling_ns
+			    ? (host - s->tied_ns) / (device - s->tied_ns)
+			    : 1;
 	s->on = false;
 	K3_CUDA_CHECK(cudaEventDestroy(last));
 	K3_CUDA_CHECK(cudaEventDestroy(s->origin));

@@ -1,6 +1,7 @@
 /* Between StarPU and the trace: marks of a task come from its callbacks, times from StarPU's
- * profiling, those on devices from events (trace_cuda.h).  The trap is the clock: all times are StarPU's own, which begins in starpu_init;
- * before that, and against any other clock, they mean nothing. */
+ * profiling, those on devices from events (trace_cuda.h).  The trap is the clock: all times are
+ * StarPU's own, which begins in starpu_init; before that, and against any other clock, they mean
+ * nothing. */
 #include "trace_starpu.h"
 
 #include <math.h>

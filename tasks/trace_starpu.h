@@ -5,7 +5,7 @@
 
 #include "trace.h"
 
-/** A trace of this StarPU's workers; StarPU has started, no task is in flight. dir NULL: no files. */
+/** A trace of this StarPU's workers, started, no task in flight. dir NULL: no files. */
 int k3i_trace_starpu_create(struct k3_trace **trace, const char *dir, size_t most_tasks);
 /** Drained, before the trace is read: ties the devices' clocks to the host's once more. */
 void k3i_trace_starpu_end(struct k3_trace *trace);

@@ -132,7 +132,7 @@ axis(const struct k3i_panel *p)
 	}
 }
 
-/* Families of the window with their share of workers x time, of devices alone when there are any. */
+/* Families of the window with their share of workers x time, of devices when there are any. */
 static void
 legend(const struct k3i_panel *p, double y)
 {

@@ -14,7 +14,7 @@ struct grads {
 	const float *x[FLAT_MOST];
 };
 
-/** Sum over a block of THREADS threads, valid in thread 0. */
+/** Sum over a block of THREADS threads, in thread 0; elsewhere 0, as thread 0 may still write. */
 static __device__ double
 block_total(double x, double *shared)
 {
@@ -24,7 +24,7 @@ block_total(double x, double *shared)
 		if (threadIdx.x < half)
 			shared[threadIdx.x] += shared[threadIdx.x + half];
 	}
-	return shared[0];
+	return threadIdx.x == 0 ? shared[0] : 0;
 }
 
 static __device__ __forceinline__ double

@@ -154,7 +154,7 @@ void bench_close(struct bench_case *c);
 
 /** Memory of the case, aligned as StarPU's buffers are, freed by bench_close. */
 void *bench_memory(struct bench_case *c, size_t bytes);
-/** Floats in every mode: what the contract marks (f32), vectors, taps. data is where memory begins. */
+/** Floats in every mode: what the contract marks (f32), vectors, taps. data begins its memory. */
 void bench_keep(struct bench_case *c, const void *data);
 /** n times x. */
 double *bench_constants(struct bench_case *c, size_t n, double x);

@@ -1,6 +1,6 @@
 /* k3_bench op attnres: mix of the block payloads with the norm behind it, as many payloads as the
- * last layer has.  _first: of the first layer, which has none, so that the norm is left alone; _adds: gradients of
- * payloads are added to. */
+ * last layer has.  _first: of the first layer, which has none, so that the norm is left alone;
+ * _adds: gradients of payloads are added to. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

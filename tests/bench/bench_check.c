@@ -44,9 +44,9 @@ add_error(struct error *e, double got, double want, double square)
 	e->n++;
 }
 
-/* In bf16 every element is rounded to eight bits and so are the factors of products, so the root mean
- * square is judged as the device tests do, with room for two roundings more, and single elements only when they
- * are off by so much. */
+/* In bf16 every element is rounded to eight bits and so are the factors of products, so the root
+ * mean square is judged as the device tests do, with room for two roundings more, and single
+ * elements only when they are off by so much. */
 static void
 judge(struct bench_case *c, const char *what, const struct error *e, size_t length, double most)
 {

@@ -1,9 +1,9 @@
 /* Cases of `k3_bench op` on a device.
  *
- * Buffers that a case has built on the host are copied there, in bf16 mode rounded on both sides, the CUDA
- * kernels take the same arguments, and what they have written comes back as floats, with the guards
- * behind it.  The trap: a case that fits in the device's cache would be timed from there, and limits,
- * which run in between, empty it. */
+ * Buffers that a case has built on the host are copied there, in bf16 mode rounded on both sides,
+ * the CUDA kernels take the same arguments, and what they have written comes back as floats, with
+ * the guards behind it.  The trap: a case that fits in the device's cache would be timed from
+ * there, and limits, which run in between, empty it. */
 #include "bench.h"
 
 #include "../../common/log.h"

@@ -42,7 +42,8 @@ forward(struct bench *b)
 	bench_close(&c);
 }
 
-/* Writes the whole gradient: zeros for absent ids, then the tokens' rows. Or adds, to those rows alone. */
+/* Writes the whole gradient: zeros for absent ids, then the tokens' rows. Or adds, to those rows
+ * alone. */
 static void
 backward(struct bench *b, bool adds)
 {

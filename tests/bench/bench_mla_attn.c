@@ -1,6 +1,6 @@
-/* k3_bench op mla: attention of a tile of queries over its own keys (causal), as one document and as
- * eight, and over those of the tile before it (all pairs), forward and backward.  The oracle forms whole matrices of each head
- * in double. */
+/* k3_bench op mla: attention of a tile of queries over its own keys (causal), as one document and
+ * as eight, and over those of the tile before it (all pairs), forward and backward.  The oracle
+ * forms whole matrices of each head in double. */
 #include <math.h>
 #include <string.h>
 
