@@ -19,10 +19,10 @@ enum { CACHED_PLANS = 64, PLAN_IS_OLD = 4 };
 enum { INIT_WINDOW = 32 };
 
 int
-k3_session_dtype(enum k3_dtype *dtype, const char *text)
+k3_session_dtype(enum k3_dtype *dtype, const char *option, const char *text)
 {
 	if (strcmp(text, "fp32") != 0 && strcmp(text, "bf16") != 0) {
-		k3_error("drivers", "--dtype %s: must be fp32 or bf16", text);
+		k3_error("drivers", "--%s %s: must be fp32 or bf16", option, text);
 		return K3_EINVAL;
 	}
 	*dtype = strcmp(text, "bf16") == 0 ? K3_BF16 : K3_F32;

@@ -21,8 +21,16 @@
 #define K3_DTYPE_OPTION(target)                                                                    \
 	{                                                                                          \
 		"dtype", "fp32|bf16", K3_OPT_STRING, target, 0, 0,                                 \
-			"activations, and matrices as tasks read them; masters, moments and "      \
-			"gradients of parameters are fp32 (fp32)",                                 \
+			"activations, and matrices as tasks read them; gradients of parameters "   \
+			"are fp32 (fp32)",                                                         \
+			false                                                                      \
+	}
+/* Line of an option table: type of the optimizer's state; target a string. */
+#define K3_OPTIMIZER_DTYPE_OPTION(target)                                                          \
+	{                                                                                          \
+		"optimizer-dtype", "fp32|bf16", K3_OPT_STRING, target, 0, 0,                       \
+			"masters and moments of matrices; bf16, with --dtype bf16: no masters, "   \
+			"and moments in bf16 (fp32)",                                              \
 			false                                                                      \
 	}
 /* Lines of an option table: a trace. */
@@ -49,8 +57,8 @@ struct k3_session {
 	uint64_t clock;		      /* grows with each step or evaluation: age of cached plans */
 };
 
-/** Type of --dtype. @return K3_OK, K3_EINVAL (logged) */
-int k3_session_dtype(enum k3_dtype *dtype, const char *text);
+/** Type that an option names. @return K3_OK, K3_EINVAL (logged) */
+int k3_session_dtype(enum k3_dtype *dtype, const char *option, const char *text);
 /** The machine that costs are those of: k3_machine_open with this program's BLAS and cores, and
  * the GPU that is here when a device other than CPU is asked for and the file names none. */
 int k3_session_machine(struct k3_machine *machine, const char *file, enum k3_device device);

@@ -239,7 +239,8 @@ plan_options(struct k3i_trainer *t, struct k3_plan_options *plan)
 	plan->clip_norm = o->clip;
 	plan->fingerprint = o->fingerprint;
 	plan->cut_state = o->cut_state;
-	K3_TRY(k3_session_dtype(&plan->dtype, o->dtype));
+	K3_TRY(k3_session_dtype(&plan->dtype, "dtype", o->dtype));
+	K3_TRY(k3_session_dtype(&plan->optimizer_dtype, "optimizer-dtype", o->optimizer_dtype));
 	K3_TRY(k3_device_parse(&t->chosen.cut.device, o->device));
 	K3_TRY(k3_session_cut(plan, &t->machine, &t->chosen.cut, &t->config, (size_t)o->tokens));
 	K3_TRY(choose_activations(t, plan));

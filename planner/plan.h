@@ -159,9 +159,12 @@ struct k3_plan_options {
 	 * images are; 0: not known, and slots are as the images need */
 	uint64_t max_patches;
 	bool vision; /* with the vision tower */
-	/* K3_F32, or K3_BF16: type of activations and of the matrices that tasks read (op.h); masters,
-	 * moments and gradients of parameters stay fp32 */
+	/* K3_F32, or K3_BF16: type of activations and of the matrices that tasks read (op.h); gradients
+	 * of parameters stay fp32 */
 	enum k3_dtype dtype;
+	/* K3_F32: fp32 masters and moments; K3_BF16 (with dtype K3_BF16): matrices have no masters, their
+	 * moments are bf16 too (model.md 7) */
+	enum k3_dtype optimizer_dtype;
 	/* tasks run on GPUs where they can: the head is cut for them, costs are a GPU's */
 	bool for_gpus;
 	/* and there alone: no scratch of CPU workers counts in the bound */

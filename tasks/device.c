@@ -10,6 +10,7 @@
 #include "../common/status.h"
 #include "codelets.h"
 #include "convert.h"
+#include "trace_cuda.h"
 
 int
 k3_device_parse(enum k3_device *device, const char *text)
@@ -48,14 +49,17 @@ pointers(void **out, void *const *buffers, uint32_t n)
 	static void run_##op(void *buffers[], void *cl_arg)                                        \
 	{                                                                                          \
 		const struct arguments *a = cl_arg;                                                \
-		const struct k3_cuda *cuda = &workers[starpu_worker_get_id_check()];               \
+		int id = starpu_worker_get_id_check();                                             \
+		const struct k3_cuda *cuda = &workers[id];                                         \
 		void *buf[a->n_buf + 1];                                                           \
                                                                                                    \
 		pointers(buf, buffers, a->n_buf);                                                  \
+		k3i_trace_cuda_before(id);                                                         \
 		if (k3i_task_now()->plan->model->options.dtype == K3_BF16)                         \
 			k3_##stem##_cuda_bf16(buf, a, cuda);                                       \
 		else                                                                               \
 			k3_##stem##_cuda_f32(buf, a, cuda);                                        \
+		k3i_trace_cuda_after(id);                                                          \
 	}
 K3_CUDA_OP_MAP(X)
 #undef X

@@ -11,6 +11,8 @@ libk3_la_SOURCES += \
 	tasks/store.c \
 	tasks/submit.c \
 	tasks/trace.c \
+	tasks/trace_cuda.c \
+	tasks/trace_cuda.h \
 	tasks/trace_out.c \
 	tasks/trace_paje.c \
 	tasks/trace_panel.h \

@@ -47,7 +47,8 @@ void k3_clip_factor_cpu(void *const *buf, const struct k3_clip_args *a);
 /* adamw_step:
  *    0 R    out (state, coefficient)
  *    1 R    hyper
- *   params, exp_avg, exp_avg_sq: n x RW (f32)
+ *   params, exp_avg, exp_avg_sq: n x RW (f32); bf16 where half[i]: computed in float, then rounded
+ *   to nearest even
  *   grads: n x R (f32), n_elems[i] floats each
  *   copies: 0..n x W bf16: copy copy[i] is parameter i rounded to nearest even, after the update
  *   Nothing is updated unless the state is K3_STEP_OK; copies are written whatever it is.
@@ -58,6 +59,7 @@ struct k3_adamw_args {
 	struct k3_list params, exp_avg, exp_avg_sq, grads, copies;
 	const size_t *n_elems;
 	const int32_t *copy; /* [params.n] index in copies, -1: none; read where copies.n > 0 */
+	const bool *half;    /* [params.n] parameter and moments i are bf16; NULL: none are */
 };
 void k3_adamw_step_cpu_f32(void *const *buf, const struct k3_adamw_args *a);
 
@@ -104,7 +106,7 @@ struct k3_hash_args {
 void k3_hash_data_cpu(void *const *buf, const struct k3_hash_args *a);
 
 /* param_init:
- *   data: one block of a parameter W (f32) [rows, cols]
+ *   data: one block of a parameter W (f32; bf16 if half: rounded to nearest even) [rows, cols]
  *   Element i of the whole tensor (row-major, row0*cols onwards here) takes its value from the
  *   generator keyed by (seed, name); experts' stacks are keyed by the checkpoint tensors' names.
  *   Kinds: model.md 1.3. */
@@ -125,6 +127,7 @@ struct k3_param_init_args {
 	/* part of the block that is filled; a block is filled by one task or several in order (RW)
 	 */
 	size_t offset_elems, n_elems;
+	bool half;
 };
 void k3_param_init_cpu_f32(void *const *buf, const struct k3_param_init_args *a);
 #endif

@@ -17,6 +17,7 @@ cuda_tests = \
 	tests/cuda/test_cuda_moe \
 	tests/cuda/test_cuda_moe_rows \
 	tests/cuda/test_cuda_optim \
+	tests/cuda/test_cuda_trace \
 	tests/cuda/test_cuda_vit \
 	tests/cuda/test_cuda_vit_attn \
 	tests/cuda/test_cuda_vit_ends
@@ -53,6 +54,7 @@ tests_cuda_test_cuda_mla_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_moe_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_moe_rows_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_optim_LDADD = tests/cuda/libcase.la $(LDADD)
+tests_cuda_test_cuda_trace_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_vit_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_vit_attn_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_vit_ends_LDADD = tests/cuda/libcase.la $(LDADD)
@@ -81,6 +83,7 @@ EXTRA_DIST += \
 	tests/cuda/test_cuda_moe.c \
 	tests/cuda/test_cuda_moe_rows.c \
 	tests/cuda/test_cuda_optim.c \
+	tests/cuda/test_cuda_trace.c \
 	tests/cuda/test_cuda_vit.c \
 	tests/cuda/test_cuda_vit_attn.c \
 	tests/cuda/test_cuda_vit_ends.c \
