@@ -2,6 +2,7 @@
  * sums of 256 normal products the RMS error is 0.00166 with one, 0.00205 with one more after the first
  * half, 0.0035 with one after each of eight blocks (simulated). */
 #include <criterion/criterion.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "../../codelets/cuda/gemm.h"
@@ -87,7 +88,9 @@ TEST(a_sum_over_blocks_is_rounded_once)
 				    .lddy = s->r1 - s->r0,
 				    .beta = s->beta};
 		struct cuda_case c;
+		char name[32];
 		cuda_case_begin(&c, i);
+		snprintf(name, sizeof(name), "linear_dx, shape %zu", i);
 		/* read as well when it has columns that no one writes */
 		cuda_case_add(&c, CUDA_T, s->beta != 0 || s->pad ? CUDA_RW : CUDA_W, s->t * a.lddx,
 			      1, "dx");
@@ -95,7 +98,7 @@ TEST(a_sum_over_blocks_is_rounded_once)
 		cuda_case_tolerance(&c, 1e-5, s->t > 1 ? 0.00185 : 0.004);
 		cuda_case_add(&c, CUDA_T, CUDA_R, s->t * a.lddy, 1, "dy");
 		a.w = cuda_case_weight(&c, CUDA_T, CUDA_R, s->rows, s->cols, s->block_rows, 1, "w");
-		cuda_case_compare(&c, "linear_dx", &a, dx_cpu, dx_f32, dx_bf16, 0);
+		cuda_case_compare(&c, name, &a, dx_cpu, dx_f32, dx_bf16, 0);
 		cuda_case_end(&c);
 	}
 }
