@@ -16,7 +16,7 @@ enum { CACHED_PLANS = 64, PLAN_IS_OLD = 4 };
 
 /* Initial values depend on nothing, so all their tasks would be ready at once; a worker that steals looks
  * through a whole queue of them for one that it can run, and holds up the one that has it. */
-enum { INIT_WINDOW = 256 };
+enum { INIT_WINDOW = 32 };
 
 int
 k3_session_dtype(enum k3_dtype *dtype, const char *option, const char *text)

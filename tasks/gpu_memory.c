@@ -63,6 +63,9 @@ k3_gpu_memory_microbatches_done(const struct k3_gpu_memory *gpu, struct k3_store
 		k3_store_forget_slots(store);
 }
 
+/* Vectors are many and small: what they take is not worth asking for it. */
+enum { LEAST_BYTES = 1 << 20 };
+
 /* Main memory gets a copy while the GPU works on the next step: what is there twice need not be written
  * back when its place is wanted. */
 static void
@@ -79,8 +82,8 @@ k3_gpu_memory_step_done(const struct k3_gpu_memory *gpu, struct k3_store *store)
 
 	for (uint32_t i = 0; i < m->n_blocks && !gpu->fits; i++) {
 		const uint32_t n = m->n_blocks;
-		if (!k3_store_handle(store, NULL, i))
-			continue; /* another rank's */
+		if (m->persist[i].bytes < LEAST_BYTES)
+			continue;
 		starpu_data_invalidate_submit(k3_store_handle(store, NULL, i + n));
 		if (m->copy[i] != K3_NO_DATUM)
 			let_rest(k3_store_handle(store, NULL, i));

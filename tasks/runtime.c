@@ -115,6 +115,18 @@ report_models(const char *when, bool repair)
 	return ret;
 }
 
+/* StarPU keeps a share of what lies on a GPU clean by copies to main memory, so that it can be evicted
+ * at once.  A GPU that is not limited holds the whole plan, and looking for what to copy took 0.1 ms a
+ * task after each optimizer, when nothing is clean. */
+static void
+keep_nothing_clean(void)
+{
+	if (getenv("STARPU_LIMIT_CUDA_MEM") || getenv("STARPU_LIMIT_CUDA_0_MEM"))
+		return;
+	setenv("STARPU_MINIMUM_CLEAN_BUFFERS", "0", 0);
+	setenv("STARPU_TARGET_CLEAN_BUFFERS", "0", 0);
+}
+
 int
 k3_runtime_create(struct k3_runtime **runtime, const struct k3_runtime_options *options)
 {
@@ -139,6 +151,12 @@ k3_runtime_create(struct k3_runtime **runtime, const struct k3_runtime_options *
 	starpu_conf_init(&conf);
 	if (options->device == K3_DEVICE_CPU)
 		conf.ncuda = 0;
+	else
+		keep_nothing_clean();
+	/* what cannot run on a GPU is loading; more workers would look for it all the time, in queues that
+	 * the GPU's worker needs */
+	if (options->device == K3_DEVICE_CUDA)
+		conf.ncpus = 1;
 	k3_codelets_use_history(options->calibrate);
 	/* StarPU has only measurements to calibrate: not the plan's costs, whatever its environment
 	 * says */

@@ -1,9 +1,12 @@
 /* How busy the workers are, from StarPU's profiling information. */
 #ifndef K3_TASKS_USAGE_H
 #define K3_TASKS_USAGE_H
+#include <stdbool.h>
 #include <stdint.h>
 
+/* Of the workers of GPUs where there are any: cores beside them have little to do. */
 struct k3_usage {
+	bool on_gpus;
 	uint64_t tasks;	  /* executed */
 	double kernels_s; /* sum of their (end - start) over the workers */
 	double wall_s;	  /* since the counting began */

@@ -101,6 +101,8 @@ choose(struct entry *e, const struct k3_cuda *cuda, const struct k3_cuda_product
 	cublasLtMatmulPreference_t pref;
 	cublasLtMatmulHeuristicResult_t found;
 	uint32_t align_a = alignment(p->b), align_b = alignment(p->a), align_c = alignment(p->c);
+	/* parts of a product that is split along k are added in float: a sum is rounded once */
+	uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 	int n = 0;
 
 	K3_CUBLAS_CHECK(cublasLtMatmulPreferenceCreate(&pref));
@@ -108,6 +110,7 @@ choose(struct entry *e, const struct k3_cuda *cuda, const struct k3_cuda_product
 	K3_CUBLAS_CHECK(                                                                           \
 		cublasLtMatmulPreferenceSetAttribute(pref, attribute, &(value), sizeof(value)))
 	PREFER(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, cuda->blas_work_bytes);
+	PREFER(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions);
 	PREFER(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, align_a);
 	PREFER(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, align_b);
 	PREFER(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, align_c);

@@ -2,6 +2,7 @@
  * sums of 256 normal products the RMS error is 0.00166 with one, 0.00205 with one more after the first
  * half, 0.0035 with one after each of eight blocks (simulated). */
 #include <criterion/criterion.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "../../codelets/cuda/gemm.h"
@@ -66,14 +67,14 @@ static const struct shape {
 	size_t pad; /* elements behind each row of dx */
 	float beta;
 } shapes[] = {
-	{0, 64, 64, 16, 0, 64, 0, 0},	   /* no row */
-	{5, 64, 40, 40, 0, 40, 0, 0},	   /* one block */
-	{130, 64, 256, 32, 0, 256, 0, 0},  /* eight */
-	{130, 64, 256, 32, 0, 256, 0, 1},  /* and what was there */
-	{77, 33, 250, 31, 40, 200, 0, 1},  /* odd width, parts of blocks */
-	{77, 40, 250, 31, 31, 93, 3, 0},   /* rows that are not packed */
-	{64, 128, 128, 16, 16, 32, 64, 1}, /* one block of several */
-	{4700, 2048, 64, 8, 0, 64, 0, 1},  /* more rows than are summed at once */
+	{0, 64, 64, 16, 0, 64, 0, 0},	    /* no row */
+	{1, 8, 40, 40, 0, 40, 0, 0},	    /* one block: there is no sum of blocks */
+	{700, 64, 256, 32, 0, 256, 0, 0},   /* eight */
+	{700, 64, 256, 32, 0, 256, 0, 1},   /* and what was there */
+	{900, 33, 250, 31, 40, 200, 0, 1},  /* odd width, parts of blocks */
+	{900, 40, 250, 31, 31, 93, 3, 0},   /* rows that are not packed */
+	{500, 128, 128, 16, 16, 32, 64, 1}, /* one block of several */
+	{4700, 2048, 64, 8, 0, 64, 0, 1},   /* more rows than are summed at once */
 };
 
 TEST(a_sum_over_blocks_is_rounded_once)
@@ -87,14 +88,17 @@ TEST(a_sum_over_blocks_is_rounded_once)
 				    .lddy = s->r1 - s->r0,
 				    .beta = s->beta};
 		struct cuda_case c;
+		char name[32];
 		cuda_case_begin(&c, i);
+		snprintf(name, sizeof(name), "linear_dx, shape %zu", i);
 		/* read as well when it has columns that no one writes */
 		cuda_case_add(&c, CUDA_T, s->beta != 0 || s->pad ? CUDA_RW : CUDA_W, s->t * a.lddx,
 			      1, "dx");
-		cuda_case_tolerance(&c, 1e-5, 0.00185);
+		/* of few values the largest decide: tens of thousands tell the roundings apart */
+		cuda_case_tolerance(&c, 1e-5, s->t > 1 ? 0.00185 : 0.004);
 		cuda_case_add(&c, CUDA_T, CUDA_R, s->t * a.lddy, 1, "dy");
 		a.w = cuda_case_weight(&c, CUDA_T, CUDA_R, s->rows, s->cols, s->block_rows, 1, "w");
-		cuda_case_compare(&c, "linear_dx", &a, dx_cpu, dx_f32, dx_bf16, 0);
+		cuda_case_compare(&c, name, &a, dx_cpu, dx_f32, dx_bf16, 0);
 		cuda_case_end(&c);
 	}
 }
