@@ -85,7 +85,7 @@ struct run {
 static __device__ __forceinline__ void
 block_reduce(int *least, int *most, int *sum)
 {
-	__shared__ int part[3][THREADS / 32];
+	__shared__ int part[3][32];
 	int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
 
 	*least = __reduce_min_sync(0xffffffffu, *least);
@@ -99,7 +99,7 @@ block_reduce(int *least, int *most, int *sum)
 	}
 	__syncthreads();
 	*sum = 0;
-	for (int i = 0; i < THREADS / 32; i++) {
+	for (int i = 0; i < (int)blockDim.x / 32; i++) {
 		*least = min(*least, part[0][i]);
 		*most = max(*most, part[1][i]);
 		*sum += part[2][i];
@@ -112,7 +112,7 @@ block_ids(const struct tile_rows *t, int from, int n)
 {
 	int lo = NO_ID, hi = 0, holes = 0, end = min(from + n, t->n);
 
-	for (int r = from + (int)threadIdx.x; r < end; r += THREADS) {
+	for (int r = from + (int)threadIdx.x; r < end; r += blockDim.x) {
 		int id = row_id(t, r);
 		hi = max(hi, id);
 		lo = min(lo, id ? id : NO_ID);
@@ -131,8 +131,8 @@ partners(const struct tile_rows *t, struct ids ids, int begin, int end)
 	begin = max(begin, 0);
 	end = min(end, t->n);
 	if (t->ids == K3_ATTN_DOCUMENTS) {
-#pragma unroll 4
-		for (int r = begin + (int)threadIdx.x; r < end; r += THREADS) {
+#pragma unroll 8
+		for (int r = begin + (int)threadIdx.x; r < end; r += blockDim.x) {
 			int id = t->layout[K3_TL_HEAD + r];
 			bool in = id >= ids.lo && id <= ids.hi;
 			from = in ? min(from, r) : from;
@@ -140,7 +140,7 @@ partners(const struct tile_rows *t, struct ids ids, int begin, int end)
 			same += id == ids.lo;
 		}
 	} else {
-		for (int p = threadIdx.x; p < t->layout[K3_VL_PARTS]; p += THREADS) {
+		for (int p = threadIdx.x; p < t->layout[K3_VL_PARTS]; p += blockDim.x) {
 			int first, last, id;
 			part_rows(t, p, &first, &last, &id);
 			if (id < ids.lo || id > ids.hi)

@@ -146,7 +146,7 @@ launch_tensor(const struct k3_cuda *cuda, const struct k3_attn_bwd *p)
 
 	allow_shared(attn_bwd_tensor<KQ, V, KEYS>, bytes);
 	attn_bwd_tensor<KQ, V, KEYS>
-		<<<grid, THREADS, bytes, (cudaStream_t)cuda->stream>>>(*p, whole);
+		<<<grid, BWD_THREADS, bytes, (cudaStream_t)cuda->stream>>>(*p, whole);
 	K3_CUDA_LAUNCHED("attn_bwd_tensor");
 }
 

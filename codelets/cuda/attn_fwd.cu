@@ -128,18 +128,19 @@ launch_plain(const struct k3_cuda *cuda, const struct k3_attn_fwd *p)
 	K3_CUDA_LAUNCHED("attn_fwd_plain");
 }
 
-template <int KQ, int V>
+template <int KQ, int V, int GROUPS>
 static void
 launch_tensor(const struct k3_cuda *cuda, const struct k3_attn_fwd *p)
 {
-	const int bytes = fwd_shared<KQ, V>::bytes;
-	dim3 grid((unsigned)p->shape.heads, blocks_for((size_t)p->t, FWD_QUERIES));
+	using shared = fwd_shared<KQ, V, GROUPS>;
+	dim3 grid((unsigned)p->shape.heads, blocks_for((size_t)p->t, shared::queries));
 	bool whole = shape_whole(&p->shape) && rows_whole(&p->q) && rows_whole(&p->o);
 
 	for (int i = 0; i < p->n_tiles; i++)
 		whole = whole && keys_whole(&p->keys, p->kv[i]);
-	allow_shared(attn_fwd_tensor<KQ, V>, bytes);
-	attn_fwd_tensor<KQ, V><<<grid, THREADS, bytes, (cudaStream_t)cuda->stream>>>(*p, whole);
+	allow_shared(attn_fwd_tensor<KQ, V, GROUPS>, shared::bytes);
+	attn_fwd_tensor<KQ, V, GROUPS>
+		<<<grid, shared::threads, shared::bytes, (cudaStream_t)cuda->stream>>>(*p, whole);
 	K3_CUDA_LAUNCHED("attn_fwd_tensor");
 }
 
@@ -155,11 +156,11 @@ k3_cuda_attn_fwd(const struct k3_cuda *cuda, enum k3_cuda_type type, const struc
 	else if (kq > 192 || v > 128 || !device_has_wgmma())
 		launch_plain<k3_bf16>(cuda, p);
 	else if (kq <= 48 && v <= 32)
-		launch_tensor<48, 32>(cuda, p);
+		launch_tensor<48, 32, 3>(cuda, p);
 	else if (kq <= 96 && v <= 64)
-		launch_tensor<96, 64>(cuda, p);
+		launch_tensor<96, 64, 3>(cuda, p);
 	else if (kq <= 128)
-		launch_tensor<128, 128>(cuda, p);
+		launch_tensor<128, 128, 2>(cuda, p);
 	else
-		launch_tensor<192, 128>(cuda, p);
+		launch_tensor<192, 128, 2>(cuda, p);
 }
