@@ -142,7 +142,8 @@ launch_tensor(const struct k3_cuda *cuda, const struct k3_attn_bwd *p)
 	const int bytes = bwd_shared<KQ, V>::bytes;
 	dim3 grid((unsigned)p->shape.heads, blocks_for((size_t)(KEYS ? p->tk : p->t), BWD_ROWS));
 	bool whole = shape_whole(&p->shape) && rows_whole(&p->q) && rows_whole(&p->da) &&
-		     keys_whole(&p->keys, p->kv);
+		     keys_whole(&p->keys, p->kv) && rows_whole(&p->dq) &&
+		     keys_whole(&p->dkeys, p->dkv);
 
 	allow_shared(attn_bwd_tensor<KQ, V, KEYS>, bytes);
 	attn_bwd_tensor<KQ, V, KEYS>

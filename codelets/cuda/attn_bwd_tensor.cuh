@@ -318,25 +318,43 @@ bwd_sum(float *to, const uint32_t *left, uint32_t cols)
 	wgmma_commit();
 }
 
+/* Two neighbouring elements of a gradient, of which `n` exist. */
+static __device__ __forceinline__ void
+store_pair(k3_bf16 *to, float x, float y, bool add, bool whole, int n)
+{
+	if (whole && n > 0) {
+		uint32_t *pair = (uint32_t *)to, old = add ? *pair : 0;
+		*pair = bf16_pair(x + __uint_as_float(old << 16),
+				  y + __uint_as_float(old & 0xffff0000));
+		return;
+	}
+	if (n > 0)
+		to[0] = narrow<k3_bf16>(x + (add ? wide(to[0]) : 0.0f));
+	if (n > 1)
+		to[1] = narrow<k3_bf16>(y + (add ? wide(to[1]) : 0.0f));
+}
+
 /* One row of dQ, or of dK in its two places. */
 template <int KQ, bool KEYS>
 static __device__ __forceinline__ void
 store_x(const float *dx, int h, const struct k3_attn_bwd &p, const struct bwd_work &w, int row)
 {
-	int nope = p.shape.nope, kq = nope + p.shape.rope;
+	int nope = p.shape.nope, kq = nope + p.shape.rope, own = KEYS ? nope : kq;
 	k3_bf16 *to = KEYS ? (k3_bf16 *)p.dkv + row * p.dkeys.ld + w.head * p.dkeys.head + p.dkeys.k
 			   : (k3_bf16 *)p.dq.x + row * p.dq.ld + w.head * p.dq.head;
 	float *shared = p.drope + ((size_t)w.head * p.tk + row) * p.shape.rope;
 
 #pragma unroll
-	for (int j = 0; j < KQ / 4; j++) {
-		int c = 8 * (j / 2) + 2 * (threadIdx.x & 3) + (j & 1);
-		float x = dx[4 * (j / 2) + 2 * h + (j & 1)] * p.shape.scale;
-		bool add = KEYS ? p.add_dkv : p.add_dq;
-		if (c < (KEYS ? nope : kq))
-			to[c] = narrow<k3_bf16>(x + (add ? wide(to[c]) : 0.0f));
-		else if (KEYS && c < kq)
-			shared[c - nope] = x;
+	for (int j = 0; j < KQ / 8; j++) {
+		int c = 8 * j + 2 * (threadIdx.x & 3);
+		float x = dx[4 * j + 2 * h] * p.shape.scale,
+		      y = dx[4 * j + 2 * h + 1] * p.shape.scale;
+		if (c < own)
+			store_pair(to + c, x, y, KEYS ? p.add_dkv : p.add_dq, w.whole, own - c);
+		if (KEYS && c >= own && c < kq)
+			shared[c - own] = x;
+		if (KEYS && c + 1 >= own && c + 1 < kq)
+			shared[c + 1 - own] = y;
 	}
 }
 
@@ -347,11 +365,10 @@ store_y(const float *dy, int h, const struct k3_attn_bwd &p, const struct bwd_wo
 	k3_bf16 *to = (k3_bf16 *)p.dkv + row * p.dkeys.ld + w.head * p.dkeys.head + p.dkeys.v;
 
 #pragma unroll
-	for (int j = 0; j < V / 4; j++) {
-		int c = 8 * (j / 2) + 2 * (threadIdx.x & 3) + (j & 1);
-		float x = dy[4 * (j / 2) + 2 * h + (j & 1)];
-		if (c < p.shape.v)
-			to[c] = narrow<k3_bf16>(x + (p.add_dkv ? wide(to[c]) : 0.0f));
+	for (int j = 0; j < V / 8; j++) {
+		int c = 8 * j + 2 * (threadIdx.x & 3);
+		store_pair(to + c, dy[4 * j + 2 * h], dy[4 * j + 2 * h + 1], p.add_dkv, w.whole,
+			   p.shape.v - c);
 	}
 }
 

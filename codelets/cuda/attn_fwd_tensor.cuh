@@ -235,6 +235,26 @@ fwd_values(float *out, const uint32_t *weights, const struct fwd_work &w, const 
 	wgmma_commit();
 }
 
+/* Warpgroups issue products in turn, so that one has its scores while the other waits for them. */
+#ifndef FWD_TURNS
+#define FWD_TURNS 0
+#endif
+template <int GROUPS>
+static __device__ __forceinline__ void
+turn_begin(int group)
+{
+	if (FWD_TURNS && GROUPS == 2)
+		group_sync(8 + group, 2 * GROUP);
+}
+
+template <int GROUPS>
+static __device__ __forceinline__ void
+turn_end(int group)
+{
+	if (FWD_TURNS && GROUPS == 2)
+		group_arrive(8 + (group ^ 1), 2 * GROUP);
+}
+
 static __device__ __forceinline__ void
 release(uint32_t empty, const struct key_block &b)
 {
@@ -277,10 +297,15 @@ sees(const struct fwd_work &w, const struct key_block &b, int group)
 }
 
 /* Takes and releases what is left. */
+template <int GROUPS>
 static __device__ __forceinline__ void
-fwd_drain(const struct fwd_work &w, struct key_block b, bool any)
+fwd_drain(const struct fwd_work &w, struct key_block b, bool any, int group)
 {
 	for (; any; any = next_block(&b, w)) {
+		if (b.number > 0) {
+			turn_begin<GROUPS>(group);
+			turn_end<GROUPS>(group);
+		}
 		phase_wait(w.key_full + 8 * stage_of(b), phase_of(b));
 		release(w.key_empty, b);
 		phase_wait(w.value_full + 8 * stage_of(b), phase_of(b));
@@ -299,6 +324,8 @@ fwd_consume(const struct fwd_work &w, const struct k3_attn_fwd &p, const struct 
 	bool another = first_block(&now, w), any = another && sees(w, now, r.group);
 
 	next = now;
+	if (r.group == 1)
+		turn_end<GROUPS>(1);
 	fwd_begin<V>(out, &run, p, w.head, w.q0 + r.row);
 	if (any) {
 		phase_wait(w.query_full, 0);
@@ -313,8 +340,10 @@ fwd_consume(const struct fwd_work &w, const struct k3_attn_fwd &p, const struct 
 	}
 	/* weights are those of block `now`, next is its successor */
 	while (another && sees(w, next, r.group)) {
+		turn_begin<GROUPS>(r.group);
 		fwd_scores<KQ, GROUPS>(s, w, next, r.group);
 		fwd_values<V>(out, weights, w, now);
+		turn_end<GROUPS>(r.group);
 		wgmma_wait<1>();
 		release(w.key_empty, next);
 		fwd_mask(s, w, p, r, next);
@@ -331,7 +360,7 @@ fwd_consume(const struct fwd_work &w, const struct k3_attn_fwd &p, const struct 
 		wgmma_wait<0>();
 		release(w.value_empty, now);
 	}
-	fwd_drain(w, next, another);
+	fwd_drain<GROUPS>(w, next, another, r.group);
 	fwd_end<V>(out, &run, p, w.head, w.q0 + r.row, w.whole);
 }
 

@@ -49,7 +49,9 @@ rows_present(const struct tile_rows &t, const struct run &run, int row0, int thr
 {
 	uint32_t present = 0;
 
-#pragma unroll
+	if (run.even && row0 >= run.from && row0 + ROWS <= run.to)
+		return (uint32_t)((1ull << (ROWS * 8 / LOADERS)) - 1);
+#pragma unroll 1
 	for (int m = 0; m < ROWS * 8 / LOADERS; m++) {
 		int row = row0 + LOADERS / 8 * m + thread / 8;
 		bool there = row >= run.from && row < run.to;
@@ -69,18 +71,37 @@ tile_copy(uint32_t tile, const struct source &s, uint32_t present, int row0, int
 	int r = thread / 8, c = thread % 8, cols = s.na + s.nb;
 	uint32_t to = tile + piece_at(ROWS, r, c);
 
-#pragma unroll
-	for (int p = 0; p < panels(COLS); p++, to += ROWS * PANEL_ROW_BYTES) {
-		int col = PANEL_COLS * p + 8 * c;
-		if (col >= COLS)
-			break;
+#pragma unroll 1
+	for (int col = 8 * c; col < COLS; col += PANEL_COLS, to += ROWS * PANEL_ROW_BYTES) {
 		bool there = col < cols;
 		const k3_bf16 *from = element(&s, row0 + r, there ? col : 0);
 		uint32_t rows = there ? present : 0;
-#pragma unroll
+#pragma unroll 2
 		for (int m = 0; m < ROWS / step; m++, from += step * s.ld)
 			copy_16(to + m * step * PANEL_ROW_BYTES, rows >> m & 1 ? from : s.a,
 				rows >> m & 1);
+	}
+}
+
+/* The same where all rows and columns are there. */
+template <int ROWS, int COLS, int LOADERS>
+static __device__ __forceinline__ void
+tile_copy_all(uint32_t tile, const struct source &s, int row0, int thread)
+{
+	const int step = LOADERS / 8;
+	int r = thread / 8, c = thread % 8;
+	uint32_t to = tile + piece_at(ROWS, r, c);
+	size_t to_next = step * s.ld;
+
+#pragma unroll
+	for (int p = 0; p < panels(COLS); p++) {
+		int col = PANEL_COLS * p + 8 * c;
+		if (col >= COLS)
+			break;
+		const k3_bf16 *from = element(&s, row0 + r, col);
+#pragma unroll
+		for (int m = 0; m < ROWS / step; m++, from += to_next)
+			copy_16(to + (p * ROWS + m * step) * PANEL_ROW_BYTES, from);
 	}
 }
 
@@ -117,7 +138,11 @@ template <int ROWS, int COLS, int LOADERS>
 static __device__ __forceinline__ void
 tile_load(uint32_t tile, const struct source &s, uint32_t present, int row0, bool whole, int thread)
 {
-	if (whole)
+	const uint32_t all = (uint32_t)((1ull << (ROWS * 8 / LOADERS)) - 1);
+
+	if (whole && present == all && s.na + s.nb == COLS)
+		tile_copy_all<ROWS, COLS, LOADERS>(tile, s, row0, thread);
+	else if (whole)
 		tile_copy<ROWS, COLS, LOADERS>(tile, s, present, row0, thread);
 	else
 		tile_gather<ROWS, COLS, LOADERS>(tile, s, present, row0, thread);

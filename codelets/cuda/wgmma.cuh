@@ -57,6 +57,12 @@ copy_16(uint32_t to, const void *from, bool there)
 }
 
 static __device__ __forceinline__ void
+copy_16(uint32_t to, const void *from)
+{
+	asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+
+static __device__ __forceinline__ void
 copy_4(uint32_t to, const void *from, bool there)
 {
 	asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from),
@@ -87,28 +93,32 @@ copy_wait(void)
 	asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-/** Descriptor of an operand that begins at a shared address: 128-byte swizzle, 1024 bytes from eight
- * rows to the next, `panel` bytes from a panel to the next where a product is wider than one. */
+/** Descriptor of an operand `offset` bytes behind a tile: 128-byte swizzle, 1024 bytes from eight rows
+ * to the next, `panel` bytes from a panel to the next where a product is wider than one.  Offsets
+ * are constants after unrolling: an addition is left of each. */
 static __device__ __forceinline__ uint64_t
-operand(uint32_t address, int panel)
+operand(uint32_t tile, int offset, int panel)
 {
-	return (uint64_t)((address & 0x3ffff) >> 4) | (uint64_t)(panel >> 4) << 16 |
-	       (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
+	uint32_t low = (tile >> 4) + (uint32_t)((offset >> 4) + (panel >> 4 << 16));
+	uint64_t x;
+
+	asm("mov.b64 %0, {%1, %2};" : "=l"(x) : "r"(low), "n"(1024 >> 4 | 1 << 30));
+	return x;
 }
 
 /** Columns 16 k .. 16 k + 15 of a tile of `rows` rows, from row `row` (a multiple of 8) on. */
 static __device__ __forceinline__ uint64_t
 k_major(uint32_t tile, int rows, int row, int k)
 {
-	return operand(tile + (uint32_t)((k / 4 * rows + row) * PANEL_ROW_BYTES + k % 4 * 32), 16);
+	return operand(tile + (uint32_t)(row * PANEL_ROW_BYTES),
+		       k / 4 * rows * PANEL_ROW_BYTES + k % 4 * 32, 16);
 }
 
 /** Rows 16 k .. 16 k + 15, from panel `panel` on. */
 static __device__ __forceinline__ uint64_t
 mn_major(uint32_t tile, int rows, int panel, int k)
 {
-	return operand(tile + (uint32_t)((panel * rows + 16 * k) * PANEL_ROW_BYTES),
-		       rows * PANEL_ROW_BYTES);
+	return operand(tile, (panel * rows + 16 * k) * PANEL_ROW_BYTES, rows * PANEL_ROW_BYTES);
 }
 
 static __device__ __forceinline__ void
