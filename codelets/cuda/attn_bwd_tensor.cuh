@@ -98,13 +98,15 @@ template <bool KEYS>
 static __device__ __forceinline__ void
 bwd_begin(struct bwd_work *w, const struct k3_attn_bwd &p, bool whole)
 {
+	const struct crew crew = {(int)threadIdx.x, BWD_THREADS, 0};
+
 	w->head = blockIdx.x;
 	w->first = (int)(KEYS ? blockIdx.y : gridDim.y - 1 - blockIdx.y) * BWD_ROWS;
 	w->whole = whole;
 	w->causal = p.shape.ids == K3_ATTN_DOCUMENTS;
 	w->rows = tile_rows(KEYS ? p.klayout : p.layout, p.shape.ids);
 	w->cols = tile_rows(KEYS ? p.layout : p.klayout, p.shape.ids);
-	struct ids ids = block_ids(&w->rows, w->first, BWD_ROWS);
+	struct ids ids = block_ids(crew, &w->rows, w->first, BWD_ROWS);
 	w->shift = w->rows.row0 + w->first - w->cols.row0;
 	int begin = 0, end = w->cols.n;
 	if (w->causal && KEYS)
@@ -112,7 +114,7 @@ bwd_begin(struct bwd_work *w, const struct k3_attn_bwd &p, bool whole)
 	else if (w->causal)
 		end = w->shift + BWD_ROWS;
 	w->all = {0, w->rows.n, ids.one};
-	w->run = partners(&w->cols, ids, begin, end);
+	w->run = partners(crew, &w->cols, ids, begin, end);
 }
 
 /* What a loader has started to bring is full once it is there. */
@@ -240,35 +242,46 @@ bwd_scores(float *s, uint32_t rows, uint32_t cols, int group)
 	wgmma_commit();
 }
 
+/* Powers of other ids become zeros. */
+static __device__ __forceinline__ void
+bwd_mask_ids(float *s, const struct bwd_work &w, const struct bwd_rows &r,
+	     const struct bwd_block &b)
+{
+	int *id = w.control->id[r.group], thread = threadIdx.x & (GROUP - 1);
+
+	group_sync(2 + r.group, GROUP);
+	if (thread < BWD_COLS)
+		id[thread] = row_id(&w.cols, b.column + thread);
+	group_sync(2 + r.group, GROUP);
+#pragma unroll
+	for (int i = 0; i < BWD_COLS / 2; i++) {
+		int col = 8 * (i / 4) + 2 * (threadIdx.x & 3) + (i & 1);
+		s[i] = id[col] == r.id[i >> 1 & 1] ? s[i] : 0.0f;
+	}
+}
+
 /* Powers of what must not be seen become zeros, where there is any. */
 template <bool KEYS>
 static __device__ __forceinline__ bool
 bwd_mask(float *s, const struct bwd_work &w, const struct bwd_rows &r, const struct bwd_block &b)
 {
-	int end = w.run.to - 1 - b.column, diagonal = w.shift + 64 * r.group - b.column, c0;
+	int end = w.run.to - 1 - b.column, diagonal = w.shift + 64 * r.group - b.column;
 	bool any = end < BWD_COLS - 1 || (w.causal && (KEYS ? diagonal > -64
 							    : diagonal < BWD_COLS - 1));
 
-	if (!any && w.run.even)
-		return false;
-	int *id = w.control->id[r.group], thread = threadIdx.x & (GROUP - 1);
-	if (!w.run.even) {
-		group_sync(1 + r.group, GROUP);
-		if (thread < BWD_COLS)
-			id[thread] = row_id(&w.cols, b.column + thread);
-		group_sync(1 + r.group, GROUP);
-	}
-	diagonal = w.shift + r.row - b.column;
-	c0 = 2 * (threadIdx.x & 3);
+	if (any) {
+		int of_row = w.causal ? w.shift + r.row - b.column : KEYS ? -8 : BWD_COLS;
 #pragma unroll
-	for (int i = 0; i < BWD_COLS / 2; i++) {
-		int col = 8 * (i / 4) + c0 + (i & 1), h = i >> 1 & 1;
-		bool seen = col <= end && (w.run.even || id[col] == r.id[h]);
-		if (w.causal)
-			seen = seen && (KEYS ? col >= diagonal + 8 * h : col <= diagonal + 8 * h);
-		s[i] = seen ? s[i] : 0.0f;
+		for (int i = 0; i < BWD_COLS / 2; i++) {
+			int col = 8 * (i / 4) + 2 * (threadIdx.x & 3) + (i & 1),
+			    edge = of_row + (i & 2 ? 8 : 0);
+			bool hidden = (KEYS ? col < edge : col > edge) | (col > end);
+			s[i] = hidden ? 0.0f : s[i];
+		}
 	}
-	return true;
+	if (!w.run.even)
+		bwd_mask_ids(s, w, r, b);
+	return any || !w.run.even;
 }
 
 /* S becomes P; returns whether something of it is hidden. */
@@ -286,16 +299,6 @@ bwd_powers(float *s, const struct bwd_work &w, const struct bwd_rows &r, const s
 		s[i] = power_of_2(s[i] * scale - lse);
 	}
 	return bwd_mask<KEYS>(s, w, r, b);
-}
-
-/* D of a row or column becomes dS without its factor.  Powers are rounded ones where registers are
- * short.  Rows that are hidden may have a delta that is no number. */
-static __device__ __forceinline__ float
-bwd_slope(float power, float d, float delta, bool hidden)
-{
-	float slope = power * (d - delta);
-
-	return hidden && power == 0.0f ? 0.0f : slope;
 }
 
 static __device__ __forceinline__ void
@@ -372,6 +375,29 @@ store_y(const float *dy, int h, const struct k3_attn_bwd &p, const struct bwd_wo
 	}
 }
 
+/* D becomes dS without its factor, with rounded powers.  Queries that are hidden may have a delta
+ * that is no number. */
+static __device__ __forceinline__ void
+bwd_slopes_of_keys(float *d, const uint32_t *powers, const float *delta, bool hidden)
+{
+	int c0 = 2 * (threadIdx.x & 3);
+
+#pragma unroll
+	for (int i = 0; i < BWD_COLS / 4; i++) {
+		float x = __uint_as_float(powers[i] << 16),
+		      y = __uint_as_float(powers[i] & 0xffff0000);
+		d[2 * i] = x * (d[2 * i] - delta[8 * (i / 2) + c0]);
+		d[2 * i + 1] = y * (d[2 * i + 1] - delta[8 * (i / 2) + c0 + 1]);
+	}
+	if (!hidden)
+		return;
+#pragma unroll
+	for (int i = 0; i < BWD_COLS / 4; i++) {
+		d[2 * i] = powers[i] << 16 ? d[2 * i] : 0.0f;
+		d[2 * i + 1] = powers[i] >> 16 ? d[2 * i + 1] : 0.0f;
+	}
+}
+
 /* dK and dV of a warpgroup's keys.  Registers: two sums, and in turn scores, rounded powers and
  * slopes of a block.  The next block's scores are formed beside this one's dK. */
 template <int KQ, int V>
@@ -399,14 +425,7 @@ bwd_keys(float *dx, float *dy, const struct k3_attn_bwd &p, const struct bwd_wor
 		bwd_scores<V>(s, w.own + sizes::x, y, r.group);
 		bwd_sum<V>(dy, powers, y);
 		wgmma_wait<0>();
-#pragma unroll
-		for (int i = 0; i < BWD_COLS / 4; i++) {
-			int col = 8 * (i / 2) + 2 * (threadIdx.x & 3);
-			s[2 * i] = bwd_slope(__uint_as_float(powers[i] << 16), s[2 * i], delta[col],
-					     hidden);
-			s[2 * i + 1] = bwd_slope(__uint_as_float(powers[i] & 0xffff0000),
-						 s[2 * i + 1], delta[col + 1], hidden);
-		}
+		bwd_slopes_of_keys(s, powers, delta, hidden);
 		bwd_round(slopes, s);
 		*another = next_block(b, w);
 		if (!*another)
@@ -432,11 +451,11 @@ bwd_slopes(float *d, float *s, const struct k3_attn_bwd &p, const struct bwd_wor
 	   const struct bwd_rows &r, const struct bwd_block &b)
 {
 	wgmma_wait<BEHIND + 1>();
-	bool hidden = bwd_powers<false>(s, w, r, b, p.shape.scale * 1.44269504f);
+	bwd_powers<false>(s, w, r, b, p.shape.scale * 1.44269504f);
 	wgmma_wait<BEHIND>();
 #pragma unroll
 	for (int i = 0; i < BWD_COLS / 2; i++)
-		d[i] = bwd_slope(s[i], d[i], r.delta[i >> 1 & 1], hidden);
+		d[i] = s[i] * (d[i] - r.delta[i >> 1 & 1]);
 }
 
 /* dQ of a warpgroup's queries; the next block's scores are formed beside the sum of this one. */
@@ -537,10 +556,10 @@ __launch_bounds__(BWD_THREADS, 1) void attn_bwd_tensor(const __grid_constant__ s
 		return;
 	__syncthreads();
 	if (group < 0) {
-		registers_less<32>();
+		registers_less<(KEYS && KQ > 128) ? 24 : 40>();
 		bwd_load<KQ, V, KEYS>(w, p, threadIdx.x);
 	} else {
-		registers_more<240>();
+		registers_more<(KEYS && KQ > 128) ? 240 : 232>();
 		bwd_consume<KQ, V, KEYS>(w, p, group);
 	}
 }

@@ -1,12 +1,13 @@
 /* Forward attention in bf16 through warpgroup products.
  *
- * A block of the grid has 64 queries of one head for each of its consuming warpgroups; one more
- * warpgroup loads keys and values, two stages of each.  The running softmax and the output stay in
- * registers, rounded weights are the left operand of the second product without leaving them.
- * While the tensor cores multiply a block's weights and values, its successor's scores, formed
- * just before, become weights.  Earlier ranges are the beginning of the sums: maximum lse, sum 1,
- * output o.  The trap: a warpgroup that sees nothing of the last blocks still takes and releases
- * their stages.
+ * An item of work is 64 queries of one head for each of two or three multiplying warpgroups; one
+ * more warpgroup loads keys and values, two stages of each, and finds ahead of time which keys the
+ * next item meets.  A block of the grid has several items.  The running softmax and the output
+ * stay in registers, rounded weights are the left operand of the second product without leaving
+ * them.  While the tensor cores multiply a block's weights and values, its successor's scores,
+ * formed just before, become weights.  Earlier ranges are the beginning of the sums: maximum lse,
+ * sum 1, output o.  The traps: loader and warpgroups count blocks of keys over all items, and
+ * a warpgroup that sees nothing of the last blocks still takes and releases their stages.
  */
 #ifndef K3_CUDA_ATTN_FWD_TENSOR_CUH
 #define K3_CUDA_ATTN_FWD_TENSOR_CUH
@@ -15,16 +16,22 @@
 
 enum { FWD_KEYS = 128, FWD_STAGES = 2 };
 
-/* The keys of a tile that some query of the block can see. */
+/* The keys of a tile that some query of the item can see. */
 struct fwd_run {
 	int from, to, even, row0;
 };
 
+/* What the loader found out about an item. */
+struct fwd_plan {
+	int one; /* all queries have one id */
+	struct fwd_run run[K3_ATTN_TILES];
+};
+
 /* Behind the tiles in shared memory. */
 template <int GROUPS> struct fwd_control {
-	uint64_t query_full, key_full[FWD_STAGES], key_empty[FWD_STAGES], value_full[FWD_STAGES],
-		value_empty[FWD_STAGES];
-	struct fwd_run run[K3_ATTN_TILES];
+	uint64_t plan_full[2], plan_empty[2], query_full, query_empty, key_full[FWD_STAGES],
+		key_empty[FWD_STAGES], value_full[FWD_STAGES], value_empty[FWD_STAGES];
+	struct fwd_plan plan[2];
 	int id[GROUPS][FWD_KEYS];
 };
 
@@ -35,17 +42,35 @@ template <int KQ, int V, int GROUPS> struct fwd_shared {
 			 bytes = 1024 + control + (int)sizeof(struct fwd_control<GROUPS>);
 };
 
-/* Where a block of the grid works; tiles and barriers by their shared addresses. */
+/* Where a role works; tiles and barriers by their shared addresses. */
 struct fwd_work {
 	struct tile_rows rows;
-	struct ids ids;
-	int head, q0, n_tiles;
+	int head, q0; /* of the item */
+	int round;    /* number of the item among those of this block of the grid */
+	int loads;    /* how many of them before had keys */
+	int n_tiles;
 	bool whole, causal;
-	uint32_t q, k, v, query_full, key_full, key_empty, value_full, value_empty;
-	struct fwd_run *run;
+	uint32_t q, k, v, plan_full, plan_empty, query_full, query_empty, key_full, key_empty,
+		value_full, value_empty;
+	struct fwd_plan *plan; /* of the item */
 };
 
-/* A block of keys: its tile and first row, and its number in the order of all of them. */
+/* Items go back and forth over the blocks of the grid, heaviest first, so that all have alike. */
+template <int GROUPS>
+static __device__ __forceinline__ bool
+fwd_item(struct fwd_work *w, const struct k3_attn_fwd &p, struct fwd_plan *plans)
+{
+	int there = (int)(w->round & 1 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
+	int item = w->round * (int)gridDim.x + there, queries = 64 * GROUPS;
+	int blocks = (p.t + queries - 1) / queries;
+
+	w->head = item % p.shape.heads;
+	w->q0 = (blocks - 1 - item / p.shape.heads) * queries;
+	w->plan = plans + (w->round & 1);
+	return item < blocks * p.shape.heads;
+}
+
+/* A block of keys: its tile and first row, and its number over all items. */
 struct key_block {
 	int tile, row, number;
 };
@@ -66,18 +91,20 @@ phase_of(const struct key_block &b)
 static __device__ __forceinline__ bool
 next_tile(struct key_block *b, const struct fwd_work &w)
 {
-	while (b->tile < w.n_tiles && w.run[b->tile].from >= w.run[b->tile].to)
+	const struct fwd_run *run = w.plan->run;
+
+	while (b->tile < w.n_tiles && run[b->tile].from >= run[b->tile].to)
 		b->tile++;
 	if (b->tile == w.n_tiles)
 		return false;
-	b->row = w.run[b->tile].from;
+	b->row = run[b->tile].from;
 	return true;
 }
 
 static __device__ __forceinline__ bool
 first_block(struct key_block *b, const struct fwd_work &w)
 {
-	b->tile = b->number = 0;
+	b->tile = 0;
 	return next_tile(b, w);
 }
 
@@ -86,7 +113,7 @@ next_block(struct key_block *b, const struct fwd_work &w)
 {
 	b->number++;
 	b->row += FWD_KEYS;
-	if (b->row < w.run[b->tile].to)
+	if (b->row < w.plan->run[b->tile].to)
 		return true;
 	b->tile++;
 	return next_tile(b, w);
@@ -101,47 +128,66 @@ fwd_place(struct fwd_work *w, const struct k3_attn_fwd &p, bool whole)
 	struct fwd_control<GROUPS> *c = (struct fwd_control<GROUPS> *)(base + shared::control);
 
 	w->rows = tile_rows(p.layout, p.shape.ids);
-	w->head = blockIdx.x;
-	w->q0 = (int)(gridDim.y - 1 - blockIdx.y) * shared::queries;
+	w->round = w->loads = 0;
 	w->n_tiles = p.n_tiles;
 	w->whole = whole;
 	w->causal = p.shape.ids == K3_ATTN_DOCUMENTS;
 	w->q = shared_address(base);
 	w->k = w->q + shared::q;
 	w->v = w->k + FWD_STAGES * shared::k;
+	w->plan_full = shared_address(c->plan_full);
+	w->plan_empty = shared_address(c->plan_empty);
 	w->query_full = shared_address(&c->query_full);
+	w->query_empty = shared_address(&c->query_empty);
 	w->key_full = shared_address(c->key_full);
 	w->key_empty = shared_address(c->key_empty);
 	w->value_full = shared_address(c->value_full);
 	w->value_empty = shared_address(c->value_empty);
-	w->run = c->run;
 	return c;
 }
 
-/* The runs of all tiles, and barriers; every thread of the block calls. */
-template <int GROUPS, int QUERIES>
+template <int GROUPS>
 static __device__ __forceinline__ void
-fwd_prepare(struct fwd_work *w, const struct k3_attn_fwd &p)
+fwd_barriers(const struct fwd_work &w)
 {
-	int end_row = w->rows.row0 + min(w->q0 + QUERIES, w->rows.n);
-
-	w->ids = block_ids(&w->rows, w->q0, QUERIES);
-	for (int i = 0; i < w->n_tiles; i++) {
-		struct tile_rows t = tile_rows(p.klayout[i], p.shape.ids);
-		struct run run = partners(&t, w->ids, 0, w->causal ? end_row - t.row0 : t.n);
-		if (threadIdx.x == 0)
-			w->run[i] = {run.from, run.to, run.even, t.row0};
-	}
 	if (threadIdx.x == 0) {
-		phase_init(w->query_full, GROUP);
+		phase_init(w.query_full, GROUP);
+		phase_init(w.query_empty, 4 * GROUPS);
+		for (int i = 0; i < 2; i++) {
+			phase_init(w.plan_full + 8 * i, GROUP);
+			phase_init(w.plan_empty + 8 * i, 4 * GROUPS);
+		}
 		for (int i = 0; i < FWD_STAGES; i++) {
-			phase_init(w->key_full + 8 * i, GROUP);
-			phase_init(w->value_full + 8 * i, GROUP);
-			phase_init(w->key_empty + 8 * i, 4 * GROUPS);
-			phase_init(w->value_empty + 8 * i, 4 * GROUPS);
+			phase_init(w.key_full + 8 * i, GROUP);
+			phase_init(w.value_full + 8 * i, GROUP);
+			phase_init(w.key_empty + 8 * i, 4 * GROUPS);
+			phase_init(w.value_empty + 8 * i, 4 * GROUPS);
 		}
 	}
 	__syncthreads();
+}
+
+/* The loaders find the runs of all tiles. */
+template <int GROUPS>
+static __device__ __forceinline__ void
+fwd_prepare(const struct fwd_work &w, const struct k3_attn_fwd &p, int thread)
+{
+	const struct crew crew = {thread, GROUP, 1};
+	const int queries = 64 * GROUPS, slot = w.round & 1;
+	struct ids ids = block_ids(crew, &w.rows, w.q0, queries);
+
+	phase_wait(w.plan_empty + 8 * slot, w.round >> 1 & 1 ^ 1);
+	for (int i = 0; i < w.n_tiles; i++) {
+		struct tile_rows t = tile_rows(p.klayout[i], p.shape.ids);
+		int end = w.causal ? w.rows.row0 + min(w.q0 + queries, w.rows.n) - t.row0 : t.n;
+		struct run run = partners(crew, &t, ids, 0, end);
+		if (thread == 0)
+			w.plan->run[i] = {run.from, run.to, run.even, t.row0};
+	}
+	if (thread == 0)
+		w.plan->one = ids.one;
+	crew_sync(crew);
+	phase_arrive(w.plan_full + 8 * slot);
 }
 
 /* What a loader has started to bring is full once it is there. */
@@ -161,7 +207,7 @@ static __device__ __forceinline__ void
 load_block(const struct fwd_work &w, const struct k3_attn_fwd &p, const struct key_block &b,
 	   int thread)
 {
-	const struct fwd_run run = w.run[b.tile];
+	const struct fwd_run run = w.plan->run[b.tile];
 	struct tile_rows rows = {p.klayout[b.tile], p.shape.ids, NO_ID, run.row0};
 	struct side<k3_bf16> side = key_side<k3_bf16>(&p.shape, &p.keys, p.kv[b.tile], w.head);
 	uint32_t present = rows_present<FWD_KEYS, GROUP>(rows, {run.from, run.to, run.even != 0},
@@ -175,30 +221,33 @@ load_block(const struct fwd_work &w, const struct k3_attn_fwd &p, const struct k
 	fwd_loaded((VALUES ? w.value_full : w.key_full) + 8 * at, w.whole);
 }
 
-/* The loading warpgroup: keys are a block ahead of values, as they are needed. */
+/* Queries, keys and values of an item; keys are a block ahead of values, as they are needed. */
 template <int KQ, int V, int GROUPS>
 static __device__ __forceinline__ void
-fwd_load(const struct fwd_work &w, const struct k3_attn_fwd &p, int thread)
+load_item(struct fwd_work *w, const struct k3_attn_fwd &p, struct key_block *next, int thread)
 {
 	const int queries = 64 * GROUPS;
-	struct side<k3_bf16> side = query_side<k3_bf16>(&p.shape, &p.q, nullptr, w.head);
-	uint32_t present = rows_present<queries, GROUP>(w.rows, {0, w.rows.n, w.ids.one}, w.q0,
-							thread);
-	struct key_block next, now;
-	bool another = first_block(&next, w), any = false;
+	struct side<k3_bf16> side = query_side<k3_bf16>(&p.shape, &p.q, nullptr, w->head);
+	bool another = first_block(next, *w), any = false;
+	struct key_block now;
+	uint32_t present;
 
 	if (!another)
 		return;
-	tile_load<queries, KQ, GROUP>(w.q, x_of(&side), present, w.q0, w.whole, thread);
-	fwd_loaded(w.query_full, w.whole);
+	present = rows_present<queries, GROUP>(w->rows, {0, w->rows.n, w->plan->one != 0}, w->q0,
+					       thread);
+	phase_wait(w->query_empty, w->loads & 1 ^ 1);
+	tile_load<queries, KQ, GROUP>(w->q, x_of(&side), present, w->q0, w->whole, thread);
+	fwd_loaded(w->query_full, w->whole);
+	w->loads++;
 	do {
 		if (another)
-			load_block<KQ, false>(w, p, next, thread);
+			load_block<KQ, false>(*w, p, *next, thread);
 		if (any)
-			load_block<V, true>(w, p, now, thread);
+			load_block<V, true>(*w, p, now, thread);
 		any = another;
-		now = next;
-		another = another && next_block(&next, w);
+		now = *next;
+		another = another && next_block(next, *w);
 	} while (any);
 }
 
@@ -256,10 +305,10 @@ turn_end(int group)
 }
 
 static __device__ __forceinline__ void
-release(uint32_t empty, const struct key_block &b)
+release(uint32_t empty)
 {
 	if ((threadIdx.x & 31) == 0)
-		phase_arrive(empty + 8 * stage_of(b));
+		phase_arrive(empty);
 }
 
 /* Rows of a consuming warpgroup: the thread's first in the block, its ids, where the warpgroup's
@@ -273,7 +322,7 @@ static __device__ __forceinline__ void
 fwd_mask(float *s, const struct fwd_work &w, const struct k3_attn_fwd &p, const struct fwd_rows &r,
 	 const struct key_block &b)
 {
-	const struct fwd_run run = w.run[b.tile];
+	const struct fwd_run run = w.plan->run[b.tile];
 	int ahead = w.rows.row0 + w.q0 - run.row0 - b.row; /* of query 0 over key 0 */
 	int end = run.to - 1 - b.row, last = w.causal ? ahead + r.row : FWD_KEYS;
 
@@ -282,9 +331,9 @@ fwd_mask(float *s, const struct fwd_work &w, const struct k3_attn_fwd &p, const 
 	if (run.even)
 		return;
 	struct tile_rows rows = {p.klayout[b.tile], p.shape.ids, run.to, run.row0};
-	group_sync(1 + r.group, GROUP);
+	group_sync(2 + r.group, GROUP);
 	r.key_id[threadIdx.x & (GROUP - 1)] = row_id(&rows, b.row + (threadIdx.x & (GROUP - 1)));
-	group_sync(1 + r.group, GROUP);
+	group_sync(2 + r.group, GROUP);
 	mask_ids<FWD_KEYS>(s, r.key_id, r.query_id[0], r.query_id[1]);
 }
 
@@ -293,75 +342,84 @@ static __device__ __forceinline__ bool
 sees(const struct fwd_work &w, const struct key_block &b, int group)
 {
 	return !w.causal ||
-	       w.rows.row0 + w.q0 + 64 * group + 63 >= w.run[b.tile].row0 + b.row;
+	       w.rows.row0 + w.q0 + 64 * group + 63 >= w.plan->run[b.tile].row0 + b.row;
 }
 
 /* Takes and releases what is left. */
 template <int GROUPS>
 static __device__ __forceinline__ void
-fwd_drain(const struct fwd_work &w, struct key_block b, bool any, int group)
+fwd_drain(const struct fwd_work &w, struct key_block *b, bool any, int number, int group)
 {
-	for (; any; any = next_block(&b, w)) {
-		if (b.number > 0) {
+	for (; any; any = next_block(b, w)) {
+		if (b->number > number) {
 			turn_begin<GROUPS>(group);
 			turn_end<GROUPS>(group);
 		}
-		phase_wait(w.key_full + 8 * stage_of(b), phase_of(b));
-		release(w.key_empty, b);
-		phase_wait(w.value_full + 8 * stage_of(b), phase_of(b));
-		release(w.value_empty, b);
+		phase_wait(w.key_full + 8 * stage_of(*b), phase_of(*b));
+		release(w.key_empty + 8 * stage_of(*b));
+		phase_wait(w.value_full + 8 * stage_of(*b), phase_of(*b));
+		release(w.value_empty + 8 * stage_of(*b));
 	}
 }
 
+/* Output of a warpgroup's queries of an item. */
 template <int KQ, int V, int GROUPS>
 static __device__ __forceinline__ void
-fwd_consume(const struct fwd_work &w, const struct k3_attn_fwd &p, const struct fwd_rows &r)
+fwd_multiply(struct fwd_work *w, const struct k3_attn_fwd &p, const struct fwd_rows &r,
+	     struct key_block *next)
 {
-	struct key_block now, next;
+	struct key_block now;
 	struct softmax run;
 	float out[V / 2], s[FWD_KEYS / 2], shift[2], scale = p.shape.scale * 1.44269504f;
 	uint32_t weights[FWD_KEYS / 4];
-	bool another = first_block(&now, w), any = another && sees(w, now, r.group);
+	bool another = first_block(next, *w), loaded = another,
+	     any = another && sees(*w, *next, r.group);
+	int number = next->number;
 
-	next = now;
-	if (r.group == 1)
-		turn_end<GROUPS>(1);
-	fwd_begin<V>(out, &run, p, w.head, w.q0 + r.row);
+	if (!another && !p.first)
+		return;
+	now = *next;
+	fwd_begin<V>(out, &run, p, w->head, w->q0 + r.row);
+	if (loaded)
+		phase_wait(w->query_full, w->loads & 1);
 	if (any) {
-		phase_wait(w.query_full, 0);
-		fwd_scores<KQ, GROUPS>(s, w, now, r.group);
+		fwd_scores<KQ, GROUPS>(s, *w, now, r.group);
 		wgmma_wait<0>();
-		release(w.key_empty, now);
-		fwd_mask(s, w, p, r, now);
+		release(w->key_empty + 8 * stage_of(now));
+		fwd_mask(s, *w, p, r, now);
 		softmax_block<FWD_KEYS>(s, shift, &run, scale);
 		scale_output<V>(out, shift);
 		round_weights<FWD_KEYS>(weights, s);
-		another = next_block(&next, w);
+		another = next_block(next, *w);
 	}
 	/* weights are those of block `now`, next is its successor */
-	while (another && sees(w, next, r.group)) {
+	while (another && sees(*w, *next, r.group)) {
 		turn_begin<GROUPS>(r.group);
-		fwd_scores<KQ, GROUPS>(s, w, next, r.group);
-		fwd_values<V>(out, weights, w, now);
+		fwd_scores<KQ, GROUPS>(s, *w, *next, r.group);
+		fwd_values<V>(out, weights, *w, now);
 		turn_end<GROUPS>(r.group);
 		wgmma_wait<1>();
-		release(w.key_empty, next);
-		fwd_mask(s, w, p, r, next);
+		release(w->key_empty + 8 * stage_of(*next));
+		fwd_mask(s, *w, p, r, *next);
 		softmax_block<FWD_KEYS>(s, shift, &run, scale);
 		wgmma_wait<0>();
-		release(w.value_empty, now);
+		release(w->value_empty + 8 * stage_of(now));
 		scale_output<V>(out, shift);
 		round_weights<FWD_KEYS>(weights, s);
-		now = next;
-		another = next_block(&next, w);
+		now = *next;
+		another = next_block(next, *w);
+	}
+	if (loaded) {
+		release(w->query_empty);
+		w->loads++;
 	}
 	if (any) {
-		fwd_values<V>(out, weights, w, now);
+		fwd_values<V>(out, weights, *w, now);
 		wgmma_wait<0>();
-		release(w.value_empty, now);
+		release(w->value_empty + 8 * stage_of(now));
 	}
-	fwd_drain<GROUPS>(w, next, another, r.group);
-	fwd_end<V>(out, &run, p, w.head, w.q0 + r.row, w.whole);
+	fwd_drain<GROUPS>(*w, next, another, number, r.group);
+	fwd_end<V>(out, &run, p, w->head, w->q0 + r.row, w->whole);
 }
 
 template <int KQ, int V, int GROUPS>
@@ -369,27 +427,34 @@ static __global__ __launch_bounds__(GROUP *(GROUPS + 1), 1) void attn_fwd_tensor
 	const __grid_constant__ struct k3_attn_fwd p, bool whole)
 {
 	struct fwd_work w;
-	struct key_block b;
+	struct key_block b = {0, 0, 0};
 	struct fwd_control<GROUPS> *control = fwd_place<KQ, V, GROUPS>(&w, p, whole);
 	int group = __shfl_sync(0xffffffffu, (int)threadIdx.x / GROUP, 0) - 1;
 
-	fwd_prepare<GROUPS, 64 * GROUPS>(&w, p);
-	if (!p.first && !first_block(&b, w))
-		return;
+	fwd_barriers<GROUPS>(w);
 	if (group < 0) {
 		registers_less<GROUPS == 2 ? 40 : 32>();
-		fwd_load<KQ, V, GROUPS>(w, p, threadIdx.x);
+		for (; fwd_item<GROUPS>(&w, p, control->plan); w.round++) {
+			fwd_prepare<GROUPS>(w, p, threadIdx.x);
+			load_item<KQ, V, GROUPS>(&w, p, &b, threadIdx.x);
+		}
 	} else {
 		struct fwd_rows r;
 		registers_more<GROUPS == 2 ? 232 : 160>();
 		r.group = group;
 		r.row = (threadIdx.x >> 5) * 16 - 64 + (threadIdx.x & 31) / 4;
 		r.key_id = control->id[group];
-		for (int h = 0; h < 2; h++) {
-			int id = w.ids.one ? 0 : row_id(&w.rows, w.q0 + r.row + 8 * h);
-			r.query_id[h] = id ? id : -1;
+		if (group == 1)
+			turn_end<GROUPS>(1);
+		for (; fwd_item<GROUPS>(&w, p, control->plan); w.round++) {
+			phase_wait(w.plan_full + 8 * (w.round & 1), w.round >> 1 & 1);
+			for (int h = 0; h < 2; h++) {
+				int id = w.plan->one ? 0 : row_id(&w.rows, w.q0 + r.row + 8 * h);
+				r.query_id[h] = id ? id : -1;
+			}
+			fwd_multiply<KQ, V, GROUPS>(&w, p, r, &b);
+			release(w.plan_empty + 8 * (w.round & 1));
 		}
-		fwd_consume<KQ, V, GROUPS>(w, p, r);
 	}
 }
 

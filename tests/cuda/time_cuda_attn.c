@@ -122,12 +122,18 @@ row(const char *name, const char *shape, kernel *run, const void *args, struct s
 static void *
 layout_of(size_t t, size_t len)
 {
-	int32_t *l = calloc(k3_tile_layout_len(t), sizeof(*l));
+	int32_t *l = calloc(k3_tile_layout_len(t), sizeof(*l)), *doc = l + K3_TL_HEAD,
+		*order = doc + t, *seg = order + t;
 	void *p;
 
 	l[K3_TL_ROWS] = l[K3_TL_VALID] = (int32_t)t;
-	for (size_t i = 0; i < t; i++)
-		l[K3_TL_HEAD + i] = (int32_t)(i / len) + 1;
+	for (size_t i = 0; i < t; i++) {
+		if (i % len == 0)
+			seg[l[K3_TL_SEGMENTS]++] = (int32_t)i;
+		doc[i] = l[K3_TL_SEGMENTS];
+		order[i] = (int32_t)i;
+	}
+	seg[l[K3_TL_SEGMENTS]] = (int32_t)t;
 	p = device(l, k3_tile_layout_len(t) * sizeof(*l));
 	free(l);
 	return p;
