@@ -141,7 +141,9 @@ static void
 launch_tensor(const struct k3_cuda *cuda, const struct k3_attn_bwd *p)
 {
 	const int bytes = bwd_shared<KQ, V>::bytes;
-	dim3 grid((unsigned)p->shape.heads, blocks_for((size_t)(KEYS ? p->tk : p->t), BWD_ROWS));
+	unsigned items = blocks_for((size_t)(KEYS ? p->tk : p->t), BWD_ROWS) *
+			 (unsigned)p->shape.heads,
+		 grid = items < cuda->processors ? items : cuda->processors;
 	bool whole = shape_whole(&p->shape) && rows_whole(&p->q) && rows_whole(&p->da) &&
 		     keys_whole(&p->keys, p->kv) && rows_whole(&p->dq) &&
 		     keys_whole(&p->dkeys, p->dkv);

@@ -22,9 +22,17 @@ struct bwd_columns {
 	float lse[BWD_COLS], delta[BWD_COLS];
 };
 
+/* What the loader found out about an item: columns from .. to - 1; even: all of them and all rows
+ * have one id. */
+struct bwd_plan {
+	int from, to, even;
+};
+
 /* Behind the tiles in shared memory. */
 struct bwd_control {
-	uint64_t own_full, full[BWD_STAGES], empty[BWD_STAGES];
+	uint64_t plan_full[2], plan_empty[2], own_full, own_empty, full[BWD_STAGES],
+		empty[BWD_STAGES];
+	struct bwd_plan plan[2];
 	struct bwd_columns columns[BWD_STAGES];
 	int id[2][BWD_COLS]; /* of columns, for each warpgroup */
 };
@@ -37,14 +45,16 @@ template <int KQ, int V> struct bwd_shared {
 			 bytes = 1024 + control + (int)sizeof(struct bwd_control);
 };
 
-/* A block of the grid: its side of the scores and the other one. */
+/* Where a role works; tiles and barriers by their shared addresses. */
 struct bwd_work {
 	struct tile_rows rows, cols;
-	struct run all, run; /* of rows, of columns */
-	int head, first;     /* the block's first row */
-	int shift;	     /* column of the first row */
+	struct run run;	 /* of columns, of the item */
+	int head, first; /* of the item; first row */
+	int shift;	 /* column of the first row */
+	int round;	 /* number of the item among those of this block of the grid */
+	int loads;	 /* how many of them before had columns */
 	bool causal, whole;
-	uint32_t own, stages, own_full, full, empty; /* tiles and barriers */
+	uint32_t own, stages, plan_full, plan_empty, own_full, own_empty, full, empty;
 	struct bwd_control *control;
 };
 
@@ -57,7 +67,7 @@ struct bwd_block {
 static __device__ __forceinline__ bool
 first_block(struct bwd_block *b, const struct bwd_work &w)
 {
-	*b = {w.run.from, 0, 0};
+	b->column = w.run.from;
 	return b->column < w.run.to;
 }
 
@@ -70,51 +80,77 @@ next_block(struct bwd_block *b, const struct bwd_work &w)
 	return b->column < w.run.to;
 }
 
-/* Where things lie in shared memory. */
-template <int KQ, int V>
+/* Where things lie in shared memory, and barriers; every thread of the block calls. */
+template <int KQ, int V, bool KEYS>
 static __device__ __forceinline__ void
-bwd_place(struct bwd_work *w)
+bwd_begin(struct bwd_work *w, const struct k3_attn_bwd &p, bool whole)
 {
 	using sizes = bwd_shared<KQ, V>;
 	unsigned char *base = shared_base();
+	struct bwd_control *c = (struct bwd_control *)(base + sizes::control);
 
-	w->control = (struct bwd_control *)(base + sizes::control);
+	w->rows = tile_rows(KEYS ? p.klayout : p.layout, p.shape.ids);
+	w->cols = tile_rows(KEYS ? p.layout : p.klayout, p.shape.ids);
+	w->round = w->loads = 0;
+	w->whole = whole;
+	w->causal = p.shape.ids == K3_ATTN_DOCUMENTS;
+	w->control = c;
 	w->own = shared_address(base);
 	w->stages = w->own + sizes::x + sizes::y;
-	w->own_full = shared_address(&w->control->own_full);
-	w->full = shared_address(w->control->full);
-	w->empty = shared_address(w->control->empty);
+	w->plan_full = shared_address(c->plan_full);
+	w->plan_empty = shared_address(c->plan_empty);
+	w->own_full = shared_address(&c->own_full);
+	w->own_empty = shared_address(&c->own_empty);
+	w->full = shared_address(c->full);
+	w->empty = shared_address(c->empty);
 	if (threadIdx.x == 0) {
 		phase_init(w->own_full, GROUP);
+		phase_init(w->own_empty, 8);
+		for (int i = 0; i < 2; i++) {
+			phase_init(w->plan_full + 8 * i, GROUP);
+			phase_init(w->plan_empty + 8 * i, 8);
+		}
 		for (int i = 0; i < BWD_STAGES; i++) {
 			phase_init(w->full + 8 * i, GROUP);
 			phase_init(w->empty + 8 * i, 8);
 		}
 	}
+	__syncthreads();
 }
 
-/* Every thread of the block calls. */
+/* Items go back and forth over the blocks of the grid, heaviest first, so that all have alike. */
 template <bool KEYS>
-static __device__ __forceinline__ void
-bwd_begin(struct bwd_work *w, const struct k3_attn_bwd &p, bool whole)
+static __device__ __forceinline__ bool
+bwd_item(struct bwd_work *w, const struct k3_attn_bwd &p)
 {
-	const struct crew crew = {(int)threadIdx.x, BWD_THREADS, 0};
+	int there = (int)(w->round & 1 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
+	int item = w->round * (int)gridDim.x + there, nth = item / p.shape.heads;
+	int blocks = ((KEYS ? p.tk : p.t) + BWD_ROWS - 1) / BWD_ROWS;
 
-	w->head = blockIdx.x;
-	w->first = (int)(KEYS ? blockIdx.y : gridDim.y - 1 - blockIdx.y) * BWD_ROWS;
-	w->whole = whole;
-	w->causal = p.shape.ids == K3_ATTN_DOCUMENTS;
-	w->rows = tile_rows(KEYS ? p.klayout : p.layout, p.shape.ids);
-	w->cols = tile_rows(KEYS ? p.layout : p.klayout, p.shape.ids);
-	struct ids ids = block_ids(crew, &w->rows, w->first, BWD_ROWS);
+	w->head = item % p.shape.heads;
+	w->first = (KEYS ? nth : blocks - 1 - nth) * BWD_ROWS;
 	w->shift = w->rows.row0 + w->first - w->cols.row0;
-	int begin = 0, end = w->cols.n;
-	if (w->causal && KEYS)
-		begin = w->shift;
-	else if (w->causal)
-		end = w->shift + BWD_ROWS;
-	w->all = {0, w->rows.n, ids.one};
+	return nth < blocks;
+}
+
+/* The loaders find the columns that the item meets. */
+template <bool KEYS>
+static __device__ __forceinline__ struct run
+bwd_prepare(struct bwd_work *w, int thread)
+{
+	const struct crew crew = {thread, GROUP, 1};
+	const int slot = w->round & 1;
+	struct ids ids = block_ids(crew, &w->rows, w->first, BWD_ROWS);
+	int begin = w->causal && KEYS ? w->shift : 0,
+	    end = w->causal && !KEYS ? min(w->shift + BWD_ROWS, w->cols.n) : w->cols.n;
+
 	w->run = partners(crew, &w->cols, ids, begin, end);
+	phase_wait(w->plan_empty + 8 * slot, w->round >> 1 & 1 ^ 1);
+	if (thread == 0)
+		w->control->plan[slot] = {w->run.from, w->run.to, w->run.even};
+	crew_sync(crew);
+	phase_arrive(w->plan_full + 8 * slot);
+	return {0, w->rows.n, ids.one};
 }
 
 /* What a loader has started to bring is full once it is there. */
@@ -143,37 +179,38 @@ load_columns(const struct bwd_work &w, const struct k3_attn_bwd &p, const struct
 	       from + (there ? (size_t)row * p.shape.heads + w.head : 0), there);
 }
 
-/* The loading warpgroup. */
+/* Rows and columns of an item, all of whose rows are those of `all`. */
 template <int KQ, int V, bool KEYS>
 static __device__ __forceinline__ void
-bwd_load(const struct bwd_work &w, const struct k3_attn_bwd &p, int thread)
+load_item(struct bwd_work *w, const struct k3_attn_bwd &p, const struct run &all,
+	  struct bwd_block *b, int thread)
 {
 	using sizes = bwd_shared<KQ, V>;
-	uint32_t present = rows_present<BWD_ROWS, GROUP>(w.rows, w.all, w.first, thread);
-	struct side<k3_bf16> keys = key_side<k3_bf16>(&p.shape, &p.keys, p.kv, w.head),
-			     queries = query_side<k3_bf16>(&p.shape, &p.q, &p.da, w.head);
+	uint32_t present = rows_present<BWD_ROWS, GROUP>(w->rows, all, w->first, thread);
+	struct side<k3_bf16> keys = key_side<k3_bf16>(&p.shape, &p.keys, p.kv, w->head),
+			     queries = query_side<k3_bf16>(&p.shape, &p.q, &p.da, w->head);
 	const struct source x = x_of(KEYS ? &queries : &keys), y = y_of(KEYS ? &queries : &keys),
 			    own_x = x_of(KEYS ? &keys : &queries),
 			    own_y = y_of(KEYS ? &keys : &queries);
-	struct bwd_block b;
-	bool another = first_block(&b, w);
+	bool another = first_block(b, *w);
 
 	if (!another)
 		return;
-	tile_load<BWD_ROWS, KQ, GROUP>(w.own, own_x, present, w.first, w.whole, thread);
-	tile_load<BWD_ROWS, V, GROUP>(w.own + sizes::x, own_y, present, w.first,
-				      w.whole, thread);
-	bwd_loaded(w.own_full, w.whole);
-	for (; another; another = next_block(&b, w)) {
-		uint32_t stage = w.stages + b.at * sizes::stage;
-		present = rows_present<BWD_COLS, GROUP>(w.cols, w.run, b.column, thread);
-		phase_wait(w.empty + 8 * b.at, b.phase ^ 1);
-		tile_load<BWD_COLS, KQ, GROUP>(stage, x, present, b.column, w.whole, thread);
-		tile_load<BWD_COLS, V, GROUP>(stage + sizes::column_x, y, present, b.column,
-					      w.whole, thread);
+	phase_wait(w->own_empty, w->loads++ & 1 ^ 1);
+	tile_load<BWD_ROWS, KQ, GROUP>(w->own, own_x, present, w->first, w->whole, thread);
+	tile_load<BWD_ROWS, V, GROUP>(w->own + sizes::x, own_y, present, w->first, w->whole,
+				      thread);
+	bwd_loaded(w->own_full, w->whole);
+	for (; another; another = next_block(b, *w)) {
+		uint32_t stage = w->stages + b->at * sizes::stage;
+		present = rows_present<BWD_COLS, GROUP>(w->cols, w->run, b->column, thread);
+		phase_wait(w->empty + 8 * b->at, b->phase ^ 1);
+		tile_load<BWD_COLS, KQ, GROUP>(stage, x, present, b->column, w->whole, thread);
+		tile_load<BWD_COLS, V, GROUP>(stage + sizes::column_x, y, present, b->column,
+					      w->whole, thread);
 		if (KEYS)
-			load_columns(w, p, b, thread);
-		bwd_loaded(w.full + 8 * b.at, w.whole);
+			load_columns(*w, p, *b, thread);
+		bwd_loaded(w->full + 8 * b->at, w->whole);
 	}
 }
 
@@ -185,24 +222,18 @@ struct bwd_rows {
 };
 
 template <bool KEYS>
-static __device__ __forceinline__ struct bwd_rows
-bwd_rows_of(const struct k3_attn_bwd &p, const struct bwd_work &w, int group)
+static __device__ __forceinline__ void
+bwd_rows_of(struct bwd_rows *r, const struct k3_attn_bwd &p, const struct bwd_work &w)
 {
-	struct bwd_rows r = {};
-
-	r.group = group;
-	r.row = (threadIdx.x >> 5) * 16 - 64 + (threadIdx.x & 31) / 4;
 #pragma unroll
 	for (int h = 0; h < 2; h++) {
-		int row = w.first + r.row + 8 * h, id = w.run.even ? 0 : row_id(&w.rows, row);
+		int row = w.first + r->row + 8 * h, id = w.run.even ? 1 : row_id(&w.rows, row);
 		size_t at = (size_t)row * p.shape.heads + w.head;
-		r.id[h] = id ? id : -1;
-		if (KEYS)
-			continue;
-		r.lse[h] = row < w.rows.n ? p.lse[at] * 1.44269504f : 0.0f;
-		r.delta[h] = row < w.rows.n ? p.delta[at] : 0.0f;
+		bool there = !KEYS && row < w.rows.n && id;
+		r->id[h] = id ? id : -1;
+		r->lse[h] = there ? p.lse[at] * 1.44269504f : 0.0f;
+		r->delta[h] = there ? p.delta[at] : 0.0f;
 	}
-	return r;
 }
 
 /* Can a warpgroup see anything of a block? */
@@ -216,10 +247,11 @@ sees(const struct bwd_work &w, const struct bwd_block &b, int group)
 }
 
 static __device__ __forceinline__ void
-bwd_release(const struct bwd_work &w, const struct bwd_block &b)
+bwd_release(uint32_t empty)
 {
+	__syncwarp();
 	if ((threadIdx.x & 31) == 0)
-		phase_arrive(w.empty + 8 * b.at);
+		phase_arrive(empty);
 }
 
 static __device__ __forceinline__ void
@@ -436,12 +468,12 @@ bwd_keys(float *dx, float *dy, const struct k3_attn_bwd &p, const struct bwd_wor
 		wgmma_wait<1>();
 		hidden = bwd_powers<true>(s, w, r, *b, scale);
 		wgmma_wait<0>();
-		bwd_release(w, now);
+		bwd_release(w.empty + 8 * now.at);
 		now = *b;
 	}
 	bwd_sum<KQ>(dx, slopes, w.stages + now.at * sizes::stage);
 	wgmma_wait<0>();
-	bwd_release(w, now);
+	bwd_release(w.empty + 8 * now.at);
 }
 
 /* Slopes of a block whose two scores are being formed, before BEHIND later groups of products. */
@@ -487,14 +519,14 @@ bwd_queries(float *dx, const struct k3_attn_bwd &p, const struct bwd_work &w,
 		bwd_sum<KQ>(dx, slopes, x);
 		bwd_slopes<1>(d, s, p, w, r, *b);
 		wgmma_wait<0>();
-		bwd_release(w, now);
+		bwd_release(w.empty + 8 * now.at);
 		bwd_round(slopes, d);
 		now = *b;
 		x = next_x;
 	}
 	bwd_sum<KQ>(dx, slopes, x);
 	wgmma_wait<0>();
-	bwd_release(w, now);
+	bwd_release(w.empty + 8 * now.at);
 }
 
 /* Takes and releases blocks until one is seen. */
@@ -504,33 +536,15 @@ bwd_pass(const struct bwd_work &w, struct bwd_block *b, bool *another, int group
 {
 	for (; *another && (all || !sees<KEYS>(w, *b, group)); *another = next_block(b, w)) {
 		phase_wait(w.full + 8 * b->at, b->phase);
-		bwd_release(w, *b);
+		bwd_release(w.empty + 8 * b->at);
 	}
 }
 
-template <int KQ, int V, bool KEYS>
+template <int KQ, bool KEYS, int V>
 static __device__ __forceinline__ void
-bwd_consume(const struct bwd_work &w, const struct k3_attn_bwd &p, int group)
+bwd_store(const float *dx, const float *dy, const struct k3_attn_bwd &p, const struct bwd_work &w,
+	  const struct bwd_rows &r)
 {
-	struct bwd_rows r = bwd_rows_of<KEYS>(p, w, group);
-	float dx[KQ / 2], dy[KEYS ? V / 2 : 1];
-	struct bwd_block b;
-	bool another = first_block(&b, w);
-
-#pragma unroll
-	for (int i = 0; i < KQ / 2; i++)
-		dx[i] = 0;
-#pragma unroll
-	for (int i = 0; i < (KEYS ? V / 2 : 1); i++)
-		dy[i] = 0;
-	if (another)
-		phase_wait(w.own_full, 0);
-	bwd_pass<KEYS>(w, &b, &another, group, false);
-	if (KEYS)
-		bwd_keys<KQ, V>(dx, dy, p, w, r, &b, &another);
-	else
-		bwd_queries<KQ, V>(dx, p, w, r, &b, &another);
-	bwd_pass<KEYS>(w, &b, &another, group, true);
 #pragma unroll
 	for (int h = 0; h < 2; h++) {
 		int row = w.first + r.row + 8 * h;
@@ -542,25 +556,66 @@ bwd_consume(const struct bwd_work &w, const struct k3_attn_bwd &p, int group)
 	}
 }
 
+/* Gradients of a warpgroup's rows of an item. */
+template <int KQ, int V, bool KEYS>
+static __device__ __forceinline__ void
+bwd_multiply(struct bwd_work *w, const struct k3_attn_bwd &p, const struct bwd_rows &r,
+	     struct bwd_block *b)
+{
+	float dx[KQ / 2], dy[KEYS ? V / 2 : 1];
+	bool another = first_block(b, *w), loaded = another;
+
+#pragma unroll
+	for (int i = 0; i < KQ / 2; i++)
+		dx[i] = 0;
+#pragma unroll
+	for (int i = 0; i < (KEYS ? V / 2 : 1); i++)
+		dy[i] = 0;
+	if (loaded)
+		phase_wait(w->own_full, w->loads & 1);
+	bwd_pass<KEYS>(*w, b, &another, r.group, false);
+	if (KEYS)
+		bwd_keys<KQ, V>(dx, dy, p, *w, r, b, &another);
+	else
+		bwd_queries<KQ, V>(dx, p, *w, r, b, &another);
+	if (loaded) {
+		bwd_release(w->own_empty);
+		w->loads++;
+	}
+	bwd_pass<KEYS>(*w, b, &another, r.group, true);
+	bwd_store<KQ, KEYS, V>(dx, dy, p, *w, r);
+}
+
 template <int KQ, int V, bool KEYS>
 static __global__
 __launch_bounds__(BWD_THREADS, 1) void attn_bwd_tensor(const __grid_constant__ struct k3_attn_bwd p,
 						       bool whole)
 {
 	struct bwd_work w;
+	struct bwd_block b = {0, 0, 0};
 	int group = __shfl_sync(0xffffffffu, (int)threadIdx.x / GROUP, 0) - 1;
 
-	bwd_place<KQ, V>(&w);
-	bwd_begin<KEYS>(&w, p, whole);
-	if (w.first >= w.rows.n)
-		return;
-	__syncthreads();
+	bwd_begin<KQ, V, KEYS>(&w, p, whole);
 	if (group < 0) {
 		registers_less<(KEYS && KQ > 128) ? 24 : 40>();
-		bwd_load<KQ, V, KEYS>(w, p, threadIdx.x);
+		for (; bwd_item<KEYS>(&w, p); w.round++) {
+			struct run all = bwd_prepare<KEYS>(&w, threadIdx.x);
+			load_item<KQ, V, KEYS>(&w, p, all, &b, threadIdx.x);
+		}
 	} else {
+		struct bwd_rows r;
 		registers_more<(KEYS && KQ > 128) ? 240 : 232>();
-		bwd_consume<KQ, V, KEYS>(w, p, group);
+		r.group = group;
+		r.row = (threadIdx.x >> 5) * 16 - 64 + (threadIdx.x & 31) / 4;
+		for (; bwd_item<KEYS>(&w, p); w.round++) {
+			const int slot = w.round & 1;
+			phase_wait(w.plan_full + 8 * slot, w.round >> 1 & 1);
+			const struct bwd_plan plan = w.control->plan[slot];
+			w.run = {plan.from, plan.to, plan.even != 0};
+			bwd_release(w.plan_empty + 8 * slot);
+			bwd_rows_of<KEYS>(&r, p, w);
+			bwd_multiply<KQ, V, KEYS>(&w, p, r, &b);
+		}
 	}
 }
 

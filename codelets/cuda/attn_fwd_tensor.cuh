@@ -23,7 +23,7 @@ struct fwd_run {
 
 /* What the loader found out about an item. */
 struct fwd_plan {
-	int one; /* all queries have one id */
+	int one, even; /* all queries have one id; and all keys that they meet */
 	struct fwd_run run[K3_ATTN_TILES];
 };
 
@@ -175,17 +175,21 @@ fwd_prepare(const struct fwd_work &w, const struct k3_attn_fwd &p, int thread)
 	const struct crew crew = {thread, GROUP, 1};
 	const int queries = 64 * GROUPS, slot = w.round & 1;
 	struct ids ids = block_ids(crew, &w.rows, w.q0, queries);
+	bool even = true;
 
 	phase_wait(w.plan_empty + 8 * slot, w.round >> 1 & 1 ^ 1);
 	for (int i = 0; i < w.n_tiles; i++) {
 		struct tile_rows t = tile_rows(p.klayout[i], p.shape.ids);
 		int end = w.causal ? w.rows.row0 + min(w.q0 + queries, w.rows.n) - t.row0 : t.n;
 		struct run run = partners(crew, &t, ids, 0, end);
+		even = even && run.even;
 		if (thread == 0)
 			w.plan->run[i] = {run.from, run.to, run.even, t.row0};
 	}
-	if (thread == 0)
+	if (thread == 0) {
 		w.plan->one = ids.one;
+		w.plan->even = even;
+	}
 	crew_sync(crew);
 	phase_arrive(w.plan_full + 8 * slot);
 }
@@ -307,6 +311,7 @@ turn_end(int group)
 static __device__ __forceinline__ void
 release(uint32_t empty)
 {
+	__syncwarp();
 	if ((threadIdx.x & 31) == 0)
 		phase_arrive(empty);
 }
@@ -449,7 +454,7 @@ static __global__ __launch_bounds__(GROUP *(GROUPS + 1), 1) void attn_fwd_tensor
 		for (; fwd_item<GROUPS>(&w, p, control->plan); w.round++) {
 			phase_wait(w.plan_full + 8 * (w.round & 1), w.round >> 1 & 1);
 			for (int h = 0; h < 2; h++) {
-				int id = w.plan->one ? 0 : row_id(&w.rows, w.q0 + r.row + 8 * h);
+				int id = w.plan->even ? 0 : row_id(&w.rows, w.q0 + r.row + 8 * h);
 				r.query_id[h] = id ? id : -1;
 			}
 			fwd_multiply<KQ, V, GROUPS>(&w, p, r, &b);
