@@ -44,6 +44,27 @@ phase_wait(uint32_t barrier, uint32_t parity)
 		     : "memory");
 }
 
+/** One arrival of a warp that is done with a stage. */
+static __device__ __forceinline__ void
+phase_release(uint32_t empty)
+{
+	__syncwarp();
+	if ((threadIdx.x & 31) == 0)
+		phase_arrive(empty);
+}
+
+/** A loader's arrival: with the copies that it has started, or after its ordinary stores. */
+static __device__ __forceinline__ void
+phase_loaded(uint32_t full, bool copies)
+{
+	if (copies) {
+		phase_arrive_copied(full);
+	} else {
+		copy_wait<0>();
+		phase_arrive(full);
+	}
+}
+
 /** What others wrote to shared memory may be read by products from here on. */
 static __device__ __forceinline__ void
 shared_fence(void)
