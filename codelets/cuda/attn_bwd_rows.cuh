@@ -62,8 +62,8 @@ static __device__ __forceinline__ bool
 bwd_mask(float *s, const struct bwd_work &w, const struct bwd_rows &r, const struct bwd_block &b)
 {
 	int end = w.run.to - 1 - b.column, diagonal = w.shift + 64 * r.group - b.column;
-	bool any = end < BWD_COLS - 1 || (w.causal && (KEYS ? diagonal > -64
-							    : diagonal < BWD_COLS - 1));
+	bool any = end < BWD_COLS - 1 ||
+		   (w.causal && (KEYS ? diagonal > -64 : diagonal < BWD_COLS - 1));
 
 	if (any) {
 		int of_row = w.causal ? w.shift + r.row - b.column : KEYS ? -8 : BWD_COLS;

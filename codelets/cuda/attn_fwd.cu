@@ -146,9 +146,6 @@ launch_tensor(const struct k3_cuda *cuda, const struct k3_attn_fwd *p)
 	K3_CUDA_LAUNCHED("attn_fwd_tensor");
 }
 
-#ifndef G96
-#define G96 3
-#endif
 void
 k3_cuda_attn_fwd(const struct k3_cuda *cuda, enum k3_cuda_type type, const struct k3_attn_fwd *p)
 {
@@ -163,7 +160,7 @@ k3_cuda_attn_fwd(const struct k3_cuda *cuda, enum k3_cuda_type type, const struc
 	else if (kq <= 48 && v <= 32)
 		launch_tensor<48, 32, 3>(cuda, p);
 	else if (kq <= 96 && v <= 64)
-		launch_tensor<96, 64, G96>(cuda, p);
+		launch_tensor<96, 64, 3>(cuda, p);
 	else if (kq <= 128)
 		launch_tensor<128, 128, 2>(cuda, p);
 	else

@@ -114,8 +114,7 @@ next_block(struct key_block *b, const struct fwd_work &w)
 
 template <int KQ, int V, int GROUPS>
 static __device__ __forceinline__ struct fwd_control<GROUPS> *
-fwd_place(struct fwd_work *w, const struct k3_attn_fwd &p, bool whole)
-{
+fwd_place(struct fwd_work *w, const struct k3_attn_fwd &p, bool whole) {
 	using shared = fwd_shared<KQ, V, GROUPS>;
 	unsigned char *base = shared_base();
 	struct fwd_control<GROUPS> *c = (struct fwd_control<GROUPS> *)(base + shared::control);

@@ -19,10 +19,8 @@ template <int KQ, int GROUPS>
 static __device__ __forceinline__ void
 fwd_scores(float *s, const struct fwd_work &w, const struct key_block &b, int group)
 {
-	uint32_t at = stage_of(b), k = w.k + at * tile_bytes(FWD_KEYS, KQ);
+	uint32_t k = w.k + stage_of(b) * tile_bytes(FWD_KEYS, KQ);
 
-	phase_wait(w.key_full + 8 * at, phase_of(b));
-	shared_fence();
 	wgmma_fence();
 #pragma unroll
 	for (int i = 0; i < KQ / 16; i++)
@@ -36,10 +34,8 @@ template <int V>
 static __device__ __forceinline__ void
 fwd_values(float *out, const uint32_t *weights, const struct fwd_work &w, const struct key_block &b)
 {
-	uint32_t at = stage_of(b), v = w.v + at * tile_bytes(FWD_KEYS, V);
+	uint32_t v = w.v + stage_of(b) * tile_bytes(FWD_KEYS, V);
 
-	phase_wait(w.value_full + 8 * at, phase_of(b));
-	shared_fence();
 	wgmma_fence();
 #pragma unroll
 	for (int i = 0; i < FWD_KEYS / 16; i++)
@@ -47,24 +43,16 @@ fwd_values(float *out, const uint32_t *weights, const struct fwd_work &w, const 
 	wgmma_commit();
 }
 
-/* Warpgroups issue products in turn, so that one has its scores while the other waits for them. */
-#ifndef FWD_TURNS
-#define FWD_TURNS 0
-#endif
-template <int GROUPS>
 static __device__ __forceinline__ void
-turn_begin(int group)
+wait_keys(const struct fwd_work &w, const struct key_block &b)
 {
-	if (FWD_TURNS && GROUPS == 2)
-		group_sync(8 + group, 2 * GROUP);
+	phase_wait(w.key_full + 8 * stage_of(b), phase_of(b));
 }
 
-template <int GROUPS>
 static __device__ __forceinline__ void
-turn_end(int group)
+wait_values(const struct fwd_work &w, const struct key_block &b)
 {
-	if (FWD_TURNS && GROUPS == 2)
-		group_arrive(8 + (group ^ 1), 2 * GROUP);
+	phase_wait(w.value_full + 8 * stage_of(b), phase_of(b));
 }
 
 /* Rows of a consuming warpgroup: the thread's first in the block, its ids, where the warpgroup's
@@ -73,22 +61,37 @@ struct fwd_rows {
 	int group, row, query_id[2], *key_id;
 };
 
-/* Hides keys of a block that some query must not see, where there are any. */
-static __device__ __forceinline__ void
-fwd_mask(float *s, const struct fwd_work &w, const struct k3_attn_fwd &p, const struct fwd_rows &r,
-	 const struct key_block &b)
+/* What of a block the thread's rows must not see: keys behind last[], keys of other ids. */
+struct fwd_edge {
+	bool cut, even;
+	int last[2];
+};
+
+static __device__ __forceinline__ struct fwd_edge
+edge_of(const struct fwd_work &w, const struct fwd_rows &r, const struct key_block &b)
 {
 	const struct fwd_run run = w.plan->run[b.tile];
 	int ahead = w.rows.row0 + w.q0 - run.row0 - b.row; /* of query 0 over key 0 */
 	int end = run.to - 1 - b.row, last = w.causal ? ahead + r.row : FWD_KEYS;
 
-	if (end < FWD_KEYS - 1 || (w.causal && ahead + 64 * r.group < FWD_KEYS - 1))
-		mask_columns<FWD_KEYS>(s, min(last, end), min(last + 8, end));
-	if (run.even)
+	return {end < FWD_KEYS - 1 || (w.causal && ahead + 64 * r.group < FWD_KEYS - 1),
+		run.even != 0,
+		{min(last, end), min(last + 8, end)}};
+}
+
+static __device__ __forceinline__ void
+fwd_mask(float *s, const struct fwd_work &w, const struct k3_attn_fwd &p, const struct fwd_rows &r,
+	 const struct key_block &b, const struct fwd_edge &edge)
+{
+	int thread = threadIdx.x & (GROUP - 1);
+
+	if (edge.cut)
+		mask_columns<FWD_KEYS>(s, edge.last[0], edge.last[1]);
+	if (edge.even)
 		return;
-	struct tile_rows rows = {p.klayout[b.tile], p.shape.ids, run.to, run.row0};
+	struct tile_rows rows = {p.klayout[b.tile], p.shape.ids, w.plan->run[b.tile].to, 0};
 	group_sync(2 + r.group, GROUP);
-	r.key_id[threadIdx.x & (GROUP - 1)] = row_id(&rows, b.row + (threadIdx.x & (GROUP - 1)));
+	r.key_id[thread] = row_id(&rows, b.row + thread);
 	group_sync(2 + r.group, GROUP);
 	mask_ids<FWD_KEYS>(s, r.key_id, r.query_id[0], r.query_id[1]);
 }
@@ -102,18 +105,13 @@ sees(const struct fwd_work &w, const struct key_block &b, int group)
 }
 
 /* Takes and releases what is left. */
-template <int GROUPS>
 static __device__ __forceinline__ void
-fwd_drain(const struct fwd_work &w, struct key_block *b, bool any, int number, int group)
+fwd_drain(const struct fwd_work &w, struct key_block *b, bool any)
 {
 	for (; any; any = next_block(b, w)) {
-		if (b->number > number) {
-			turn_begin<GROUPS>(group);
-			turn_end<GROUPS>(group);
-		}
-		phase_wait(w.key_full + 8 * stage_of(*b), phase_of(*b));
+		wait_keys(w, *b);
 		phase_release(w.key_empty + 8 * stage_of(*b));
-		phase_wait(w.value_full + 8 * stage_of(*b), phase_of(*b));
+		wait_values(w, *b);
 		phase_release(w.value_empty + 8 * stage_of(*b));
 	}
 }
@@ -124,13 +122,13 @@ static __device__ __forceinline__ void
 fwd_multiply(struct fwd_work *w, const struct k3_attn_fwd &p, const struct fwd_rows &r,
 	     struct key_block *next)
 {
-	struct key_block now;
+	struct key_block now, after;
 	struct softmax run;
+	struct fwd_edge edge;
 	float out[V / 2], s[FWD_KEYS / 2], shift[2], scale = p.shape.scale * 1.44269504f;
 	uint32_t weights[FWD_KEYS / 4];
 	bool another = first_block(next, *w), loaded = another,
-	     any = another && sees(*w, *next, r.group);
-	int number = next->number;
+	     any = another && sees(*w, *next, r.group), more = false;
 
 	if (!another && !p.first)
 		return;
@@ -139,48 +137,60 @@ fwd_multiply(struct fwd_work *w, const struct k3_attn_fwd &p, const struct fwd_r
 	if (loaded)
 		phase_wait(w->query_full, w->loads & 1);
 	if (any) {
+		wait_keys(*w, now);
+		shared_fence();
 		fwd_scores<KQ, GROUPS>(s, *w, now, r.group);
+		edge = edge_of(*w, r, now);
+		another = next_block(next, *w);
+		more = another && sees(*w, *next, r.group);
 		wgmma_wait<0>();
 		phase_release(w->key_empty + 8 * stage_of(now));
-		fwd_mask(s, *w, p, r, now);
+		fwd_mask(s, *w, p, r, now, edge);
 		softmax_block<FWD_KEYS>(s, shift, &run, scale);
 		scale_output<V>(out, shift);
 		round_weights<FWD_KEYS>(weights, s);
-		another = next_block(next, *w);
 	}
 	/* weights are those of block `now`, next is its successor */
-	while (another && sees(*w, *next, r.group)) {
-		turn_begin<GROUPS>(r.group);
+	while (more) {
+		wait_keys(*w, *next);
+		wait_values(*w, now);
+		shared_fence();
 		fwd_scores<KQ, GROUPS>(s, *w, *next, r.group);
 		fwd_values<V>(out, weights, *w, now);
-		turn_end<GROUPS>(r.group);
+		edge = edge_of(*w, r, *next);
+		after = *next;
+		another = next_block(&after, *w);
+		more = another && sees(*w, after, r.group);
 		wgmma_wait<1>();
 		phase_release(w->key_empty + 8 * stage_of(*next));
-		fwd_mask(s, *w, p, r, *next);
+		fwd_mask(s, *w, p, r, *next, edge);
 		softmax_block<FWD_KEYS>(s, shift, &run, scale);
 		wgmma_wait<0>();
 		phase_release(w->value_empty + 8 * stage_of(now));
 		scale_output<V>(out, shift);
 		round_weights<FWD_KEYS>(weights, s);
 		now = *next;
-		another = next_block(next, *w);
+		*next = after;
 	}
 	if (loaded) {
 		phase_release(w->query_empty);
 		w->loads++;
 	}
 	if (any) {
+		wait_values(*w, now);
+		shared_fence();
 		fwd_values<V>(out, weights, *w, now);
 		wgmma_wait<0>();
 		phase_release(w->value_empty + 8 * stage_of(now));
 	}
-	fwd_drain<GROUPS>(*w, next, another, number, r.group);
+	fwd_drain(*w, next, another);
 	fwd_end<V>(out, &run, p, w->head, w->q0 + r.row, w->whole);
 }
 
 template <int KQ, int V, int GROUPS>
-static __global__ __launch_bounds__(GROUP *(GROUPS + 1), 1) void attn_fwd_tensor(
-	const __grid_constant__ struct k3_attn_fwd p, bool whole)
+static __global__
+__launch_bounds__(GROUP *(GROUPS + 1),
+		  1) void attn_fwd_tensor(const __grid_constant__ struct k3_attn_fwd p, bool whole)
 {
 	struct fwd_work w;
 	struct key_block b = {0, 0, 0};
@@ -200,8 +210,6 @@ static __global__ __launch_bounds__(GROUP *(GROUPS + 1), 1) void attn_fwd_tensor
 		r.group = group;
 		r.row = (threadIdx.x >> 5) * 16 - 64 + (threadIdx.x & 31) / 4;
 		r.key_id = control->id[group];
-		if (group == 1)
-			turn_end<GROUPS>(1);
 		for (; fwd_item<GROUPS>(&w, p, control->plan); w.round++) {
 			phase_wait(w.plan_full + 8 * (w.round & 1), w.round >> 1 & 1);
 			for (int h = 0; h < 2; h++) {

@@ -215,7 +215,8 @@ wgmma_register(float *d, const uint32_t *a, uint64_t b)
 	else
 		asm volatile("wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 {" K3_REG96
 			     "}, {%96,%97,%98,%99}, %100, 1, 1, 1, 1;"
-			     : K3_ACC16(d, 0), K3_ACC16(d, 16), K3_ACC16(d, 32), K3_ACC16(d, 48), K3_ACC16(d, 64), K3_ACC16(d, 80)
+			     : K3_ACC16(d, 0), K3_ACC16(d, 16), K3_ACC16(d, 32), K3_ACC16(d, 48),
+			       K3_ACC16(d, 64), K3_ACC16(d, 80)
 			     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 #endif
 }
