@@ -81,76 +81,94 @@ struct run {
 	bool even;
 };
 
-/** Minimum, maximum and sum over the block, in all threads. */
+/* Threads of a block of the grid that work together, whole warps; barrier 0 is the block's. */
+struct crew {
+	int thread, threads, barrier;
+};
+
 static __device__ __forceinline__ void
-block_reduce(int *least, int *most, int *sum)
+crew_sync(const struct crew &c)
 {
-	__shared__ int part[3][THREADS / 32];
-	int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+	asm volatile("bar.sync %0, %1;" ::"r"(c.barrier), "r"(c.threads) : "memory");
+}
+
+/** Minimum, maximum and sum over a crew, in all of its threads. */
+static __device__ __forceinline__ void
+crew_reduce(const struct crew &c, int *least, int *most, int *sum)
+{
+	__shared__ int part[3][32];
+	int lane = c.thread & 31, warp = c.thread >> 5;
 
 	*least = __reduce_min_sync(0xffffffffu, *least);
 	*most = __reduce_max_sync(0xffffffffu, *most);
 	*sum = __reduce_add_sync(0xffffffffu, *sum);
-	__syncthreads();
+	crew_sync(c);
 	if (lane == 0) {
 		part[0][warp] = *least;
 		part[1][warp] = *most;
 		part[2][warp] = *sum;
 	}
-	__syncthreads();
+	crew_sync(c);
 	*sum = 0;
-	for (int i = 0; i < THREADS / 32; i++) {
+	for (int i = 0; i < c.threads / 32; i++) {
 		*least = min(*least, part[0][i]);
 		*most = max(*most, part[1][i]);
 		*sum += part[2][i];
 	}
 }
 
-/** Ids of rows from .. from + n - 1; every thread of the block calls. */
+/** Ids of rows from .. from + n - 1; every thread of the crew calls. */
 static __device__ __forceinline__ struct ids
-block_ids(const struct tile_rows *t, int from, int n)
+block_ids(const struct crew &c, const struct tile_rows *t, int from, int n)
 {
 	int lo = NO_ID, hi = 0, holes = 0, end = min(from + n, t->n);
 
-	for (int r = from + (int)threadIdx.x; r < end; r += THREADS) {
+	for (int r = from + c.thread; r < end; r += c.threads) {
 		int id = row_id(t, r);
 		hi = max(hi, id);
 		lo = min(lo, id ? id : NO_ID);
 		holes += id == 0;
 	}
-	block_reduce(&lo, &hi, &holes);
+	crew_reduce(c, &lo, &hi, &holes);
 	return {lo, hi, lo == hi && holes == 0};
 }
 
-/** The run of partners in rows begin .. end - 1; every thread of the block calls. */
-static __device__ __forceinline__ struct run
-partners(const struct tile_rows *t, struct ids ids, int begin, int end)
+/* Rows first .. last - 1 of a segment of a tile or a part, their id, whether all of them have it. */
+static __device__ __forceinline__ bool
+segment_rows(const struct tile_rows *t, int s, int *first, int *last, int *id)
 {
-	int from = NO_ID, to = 0, same = 0;
+	const int32_t *doc = t->layout + K3_TL_HEAD, *order = doc + t->n, *seg = order + t->n;
 
-	begin = max(begin, 0);
-	end = min(end, t->n);
-	if (t->ids == K3_ATTN_DOCUMENTS) {
-#pragma unroll 4
-		for (int r = begin + (int)threadIdx.x; r < end; r += THREADS) {
-			int id = t->layout[K3_TL_HEAD + r];
-			bool in = id >= ids.lo && id <= ids.hi;
-			from = in ? min(from, r) : from;
-			to = in ? r + 1 : to;
-			same += id == ids.lo;
-		}
-	} else {
-		for (int p = threadIdx.x; p < t->layout[K3_VL_PARTS]; p += THREADS) {
-			int first, last, id;
-			part_rows(t, p, &first, &last, &id);
-			if (id < ids.lo || id > ids.hi)
-				continue;
-			from = min(from, first);
-			to = max(to, last);
-			same += id == ids.lo ? last - first : 0;
-		}
+	if (t->ids != K3_ATTN_DOCUMENTS) {
+		part_rows(t, s, first, last, id);
+		return true;
 	}
-	block_reduce(&from, &to, &same);
+	*first = order[seg[s]];
+	*last = order[seg[s + 1] - 1] + 1;
+	*id = doc[*first];
+	return *last - *first == seg[s + 1] - seg[s];
+}
+
+/** The run of partners in rows begin .. end - 1; every thread of the crew calls. */
+static __device__ __forceinline__ struct run
+partners(const struct crew &c, const struct tile_rows *t, struct ids ids, int begin, int end)
+{
+	int from = NO_ID, to = 0, same = 0,
+	    segments =
+		    t->layout[t->ids == K3_ATTN_DOCUMENTS ? (int)K3_TL_SEGMENTS : (int)K3_VL_PARTS];
+
+	for (int s = c.thread; s < segments; s += c.threads) {
+		int first, last, id;
+		bool full = segment_rows(t, s, &first, &last, &id);
+		first = max(first, begin);
+		last = min(last, end);
+		if (id < ids.lo || id > ids.hi || first >= last)
+			continue;
+		from = min(from, first);
+		to = max(to, last);
+		same += full && id == ids.lo ? last - first : 0;
+	}
+	crew_reduce(c, &from, &to, &same);
 	if (from >= to)
 		return {0, 0, true};
 	return {from, to, ids.one && same == to - from};

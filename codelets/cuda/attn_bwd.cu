@@ -74,6 +74,7 @@ attn_bwd_plain(const __grid_constant__ struct k3_attn_bwd p)
 	bool causal = p.shape.ids == K3_ATTN_DOCUMENTS;
 	struct side<T> keys = key_side<T>(&p.shape, &p.keys, p.kv, head),
 		       queries = query_side<T>(&p.shape, &p.q, &p.da, head);
+	const struct crew crew = {(int)threadIdx.x, THREADS, 0};
 	struct plain_work<T> w;
 
 	w.of_rows = KEYS ? keys : queries;
@@ -83,10 +84,10 @@ attn_bwd_plain(const __grid_constant__ struct k3_attn_bwd p)
 	w.row0 = blockIdx.y * SIDE;
 	if (w.row0 >= w.rows.n)
 		return;
-	struct ids ids = block_ids(&w.rows, w.row0, SIDE);
+	struct ids ids = block_ids(crew, &w.rows, w.row0, SIDE);
 	int ahead = w.rows.row0 + w.row0 - w.cols.row0; /* column of the first row */
 	w.all = {0, w.rows.n, ids.one};
-	w.run = partners(&w.cols, ids, causal && KEYS ? ahead : 0,
+	w.run = partners(crew, &w.cols, ids, causal && KEYS ? ahead : 0,
 			 causal && !KEYS ? ahead + SIDE : w.cols.n);
 	for (int i = threadIdx.x; i < SIDE * (kq + (KEYS ? v : 0)); i += THREADS)
 		dx[i] = 0;
@@ -140,13 +141,16 @@ static void
 launch_tensor(const struct k3_cuda *cuda, const struct k3_attn_bwd *p)
 {
 	const int bytes = bwd_shared<KQ, V>::bytes;
-	dim3 grid((unsigned)p->shape.heads, blocks_for((size_t)(KEYS ? p->tk : p->t), BWD_ROWS));
+	unsigned items = blocks_for((size_t)(KEYS ? p->tk : p->t), BWD_ROWS) *
+			 (unsigned)p->shape.heads,
+		 grid = items < cuda->processors ? items : cuda->processors;
 	bool whole = shape_whole(&p->shape) && rows_whole(&p->q) && rows_whole(&p->da) &&
-		     keys_whole(&p->keys, p->kv);
+		     keys_whole(&p->keys, p->kv) && rows_whole(&p->dq) &&
+		     keys_whole(&p->dkeys, p->dkv);
 
 	allow_shared(attn_bwd_tensor<KQ, V, KEYS>, bytes);
 	attn_bwd_tensor<KQ, V, KEYS>
-		<<<grid, THREADS, bytes, (cudaStream_t)cuda->stream>>>(*p, whole);
+		<<<grid, BWD_THREADS, bytes, (cudaStream_t)cuda->stream>>>(*p, whole);
 	K3_CUDA_LAUNCHED("attn_bwd_tensor");
 }
 

@@ -84,11 +84,12 @@ attn_fwd_plain(const __grid_constant__ struct k3_attn_fwd p)
 	int i0 = (threadIdx.x >> 4) * 4, j0 = (threadIdx.x & 15) * 4;
 	bool causal = p.shape.ids == K3_ATTN_DOCUMENTS;
 	float scale = p.shape.scale * 1.44269504f;
+	const struct crew crew = {(int)threadIdx.x, THREADS, 0};
 	struct plain_work<T> w;
 
 	w.of_rows = query_side<T>(&p.shape, &p.q, nullptr, head);
 	w.rows = tile_rows(p.layout, p.shape.ids);
-	struct ids ids = block_ids(&w.rows, q0, SIDE);
+	struct ids ids = block_ids(crew, &w.rows, q0, SIDE);
 	w.all = {0, w.rows.n, ids.one};
 	w.row0 = q0;
 	plain_begin<T>(out, most, sum, p, head, q0);
@@ -97,7 +98,7 @@ attn_fwd_plain(const __grid_constant__ struct k3_attn_fwd p)
 		w.of_cols = key_side<T>(&p.shape, &p.keys, p.kv[tile], head);
 		w.cols = tile_rows(p.klayout[tile], p.shape.ids);
 		int ahead = w.rows.row0 + q0 - w.cols.row0; /* of query 0 over key 0 */
-		w.run = partners(&w.cols, ids, 0, causal ? ahead + SIDE : w.cols.n);
+		w.run = partners(crew, &w.cols, ids, 0, causal ? ahead + SIDE : w.cols.n);
 		for (w.column0 = w.run.from; w.column0 < w.run.to; w.column0 += SIDE) {
 			plain_ids(sh->column_id, w.cols, w.run, w.column0, -1);
 			plain_scores<T, false>(s, sh, w);
@@ -128,18 +129,20 @@ launch_plain(const struct k3_cuda *cuda, const struct k3_attn_fwd *p)
 	K3_CUDA_LAUNCHED("attn_fwd_plain");
 }
 
-template <int KQ, int V>
+template <int KQ, int V, int GROUPS>
 static void
 launch_tensor(const struct k3_cuda *cuda, const struct k3_attn_fwd *p)
 {
-	const int bytes = fwd_shared<KQ, V>::bytes;
-	dim3 grid((unsigned)p->shape.heads, blocks_for((size_t)p->t, FWD_QUERIES));
+	using shared = fwd_shared<KQ, V, GROUPS>;
+	unsigned items = blocks_for((size_t)p->t, shared::queries) * (unsigned)p->shape.heads,
+		 grid = items < cuda->processors ? items : cuda->processors;
 	bool whole = shape_whole(&p->shape) && rows_whole(&p->q) && rows_whole(&p->o);
 
 	for (int i = 0; i < p->n_tiles; i++)
 		whole = whole && keys_whole(&p->keys, p->kv[i]);
-	allow_shared(attn_fwd_tensor<KQ, V>, bytes);
-	attn_fwd_tensor<KQ, V><<<grid, THREADS, bytes, (cudaStream_t)cuda->stream>>>(*p, whole);
+	allow_shared(attn_fwd_tensor<KQ, V, GROUPS>, shared::bytes);
+	attn_fwd_tensor<KQ, V, GROUPS>
+		<<<grid, shared::threads, shared::bytes, (cudaStream_t)cuda->stream>>>(*p, whole);
 	K3_CUDA_LAUNCHED("attn_fwd_tensor");
 }
 
@@ -155,11 +158,11 @@ k3_cuda_attn_fwd(const struct k3_cuda *cuda, enum k3_cuda_type type, const struc
 	else if (kq > 192 || v > 128 || !device_has_wgmma())
 		launch_plain<k3_bf16>(cuda, p);
 	else if (kq <= 48 && v <= 32)
-		launch_tensor<48, 32>(cuda, p);
+		launch_tensor<48, 32, 3>(cuda, p);
 	else if (kq <= 96 && v <= 64)
-		launch_tensor<96, 64>(cuda, p);
+		launch_tensor<96, 64, 3>(cuda, p);
 	else if (kq <= 128)
-		launch_tensor<128, 128>(cuda, p);
+		launch_tensor<128, 128, 2>(cuda, p);
 	else
-		launch_tensor<192, 128>(cuda, p);
+		launch_tensor<192, 128, 2>(cuda, p);
 }

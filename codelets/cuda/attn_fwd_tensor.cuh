@@ -1,191 +1,30 @@
 /* Forward attention in bf16 through warpgroup products.
  *
- * 128 queries of one head meet blocks of 128 keys; two warpgroups have 64 queries each.  The
- * running softmax and the output stay in registers, rounded weights are the left operand of the
- * second product without leaving them.  While the tensor cores multiply a block's weights and
- * values, its successor's scores, formed just before, become weights; the keys after next and the
- * next values are on their way meanwhile.  Earlier ranges are the beginning of the sums: maximum
- * lse, sum 1, output o.  The trap: a stage is overwritten only behind the barrier that all
- * products of it have passed.
+ * An item of work is 64 queries of one head for each of two or three multiplying warpgroups; one
+ * more warpgroup loads keys and values, two stages of each, and finds ahead of time which keys the
+ * next item meets.  A block of the grid has several items.  The running softmax and the output
+ * stay in registers, rounded weights are the left operand of the second product without leaving
+ * them.  While the tensor cores multiply a block's weights and values, its successor's scores,
+ * formed just before, become weights.  Earlier ranges are the beginning of the sums: maximum lse,
+ * sum 1, output o.  The traps: loader and warpgroups count blocks of keys over all items, and
+ * a warpgroup that sees nothing of the last blocks still takes and releases their stages.
  */
 #ifndef K3_CUDA_ATTN_FWD_TENSOR_CUH
 #define K3_CUDA_ATTN_FWD_TENSOR_CUH
-#include "attn_tiles.cuh"
-
-enum { FWD_QUERIES = 128, FWD_KEYS = 128 };
-
-template <int KQ, int V> struct fwd_shared {
-	static const int q = tile_bytes(FWD_QUERIES, KQ), k = tile_bytes(FWD_KEYS, KQ),
-			 v = tile_bytes(FWD_KEYS, V), stage = k + v,
-			 bytes = 1024 + q + 2 * stage + (FWD_QUERIES + 2 * FWD_KEYS) * 4;
-};
-
-/* A block of keys: its tile, the run of keys in it that may be seen, its first row. */
-struct key_block {
-	int tile, row;
-	struct tile_rows rows;
-	struct run run;
-};
-
-/* The next tile of which anything can be seen, from b->tile on; every thread of the block calls. */
-static __device__ __forceinline__ bool
-next_tile(struct key_block *b, const struct k3_attn_fwd &p, const struct ids &ids, int end_row)
-{
-	for (; b->tile < p.n_tiles; b->tile++) {
-		b->rows = tile_rows(p.klayout[b->tile], p.shape.ids);
-		b->run = partners(&b->rows, ids, 0,
-				  p.shape.ids == K3_ATTN_DOCUMENTS ? end_row - b->rows.row0
-								   : b->rows.n);
-		b->row = b->run.from / 8 * 8;
-		if (b->run.from < b->run.to)
-			return true;
-	}
-	return false;
-}
-
-static __device__ __forceinline__ bool
-next_block(struct key_block *b, const struct k3_attn_fwd &p, const struct ids &ids, int end_row,
-	   int keys)
-{
-	b->row += keys;
-	if (b->row < b->run.to)
-		return true;
-	b->tile++;
-	return next_tile(b, p, ids, end_row);
-}
-
-/* Softmax of a thread's two rows (g and g + 8 of its warp's 16). */
-struct softmax {
-	float most[2], sum[2]; /* maximum in units of log 2; this thread's columns of the sum */
-};
-
-/* Scores become weights; shift is what the output of each row has to be scaled by. */
-template <int N>
-static __device__ __forceinline__ void
-softmax_block(float *s, float *shift, struct softmax *run, float scale)
-{
-#pragma unroll
-	for (int h = 0; h < 2; h++) {
-		float most = -INFINITY, base, sum = 0;
-#pragma unroll
-		for (int j = 0; j < N / 8; j++)
-			most = fmaxf(most, fmaxf(s[4 * j + 2 * h], s[4 * j + 2 * h + 1]));
-		most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
-		most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
-		most = fmaxf(most * scale, run->most[h]);
-		base = most == -INFINITY ? 0.0f : most;
-		shift[h] = power_of_2(run->most[h] - base);
-		run->most[h] = most;
-#pragma unroll
-		for (int j = 0; j < N / 8; j++)
-#pragma unroll
-			for (int c = 0; c < 2; c++) {
-				float x = power_of_2(s[4 * j + 2 * h + c] * scale - base);
-				s[4 * j + 2 * h + c] = x;
-				sum += x;
-			}
-		run->sum[h] = run->sum[h] * shift[h] + sum;
-	}
-}
-
-template <int V>
-static __device__ __forceinline__ void
-scale_output(float *out, const float *shift)
-{
-#pragma unroll
-	for (int i = 0; i < V / 2; i++)
-		out[i] *= shift[i >> 1 & 1];
-}
-
-/* Hides what a thread's rows must not see; last: the greatest visible column of each. */
-template <int N>
-static __device__ __forceinline__ void
-mask_block(float *s, const int *key_id, int id0, int id1, int last0, int last1)
-{
-	int c0 = 2 * (threadIdx.x & 3);
-
-#pragma unroll
-	for (int j = 0; j < N / 8; j++)
-#pragma unroll
-		for (int c = 0; c < 2; c++) {
-			int col = 8 * j + c0 + c, id = key_id[col];
-			s[4 * j + c] = id == id0 && col <= last0 ? s[4 * j + c] : -INFINITY;
-			s[4 * j + 2 + c] = id == id1 && col <= last1 ? s[4 * j + 2 + c] : -INFINITY;
-		}
-}
-
-/* Sums of earlier ranges, or none. */
-template <int V>
-static __device__ __forceinline__ void
-fwd_begin(float *out, struct softmax *run, const struct k3_attn_fwd &p, int head, int row0)
-{
-#pragma unroll
-	for (int h = 0; h < 2; h++) {
-		int row = row0 + 8 * h;
-		float lse = -INFINITY;
-		if (!p.first && row < p.t)
-			lse = p.lse[(size_t)row * p.shape.heads + head];
-		bool any = lse != -INFINITY;
-		const k3_bf16 *o = (const k3_bf16 *)p.o.x + head * p.o.head + row * p.o.ld;
-		run->most[h] = lse * 1.44269504f;
-		run->sum[h] = any && (threadIdx.x & 3) == 0 ? 1.0f : 0.0f;
-#pragma unroll
-		for (int j = 0; j < V / 8; j++)
-#pragma unroll
-			for (int c = 0; c < 2; c++) {
-				int col = 8 * j + 2 * (threadIdx.x & 3) + c;
-				out[4 * j + 2 * h + c] =
-					any && col < p.shape.v ? wide(o[col]) : 0.0f;
-			}
-	}
-}
-
-template <int V>
-static __device__ __forceinline__ void
-fwd_end(const float *out, const struct softmax *run, const struct k3_attn_fwd &p, int head,
-	int row0, bool whole)
-{
-#pragma unroll
-	for (int h = 0; h < 2; h++) {
-		int row = row0 + 8 * h;
-		float sum = run->sum[h], by;
-		sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-		sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-		if (row >= p.t)
-			continue;
-		by = sum == 0.0f ? 0.0f : 1.0f / sum;
-		k3_bf16 *o = (k3_bf16 *)p.o.x + head * p.o.head + row * p.o.ld;
-		if ((threadIdx.x & 3) == 0)
-			p.lse[(size_t)row * p.shape.heads + head] =
-				sum == 0.0f ? -INFINITY
-					    : (run->most[h] + log2f(sum)) * 0.693147181f;
-#pragma unroll
-		for (int j = 0; j < V / 8; j++) {
-			int col = 8 * j + 2 * (threadIdx.x & 3);
-			float x = out[4 * j + 2 * h] * by, y = out[4 * j + 2 * h + 1] * by;
-			if (whole && col < p.shape.v) {
-				*(uint32_t *)(o + col) = bf16_pair(x, y);
-				continue;
-			}
-			if (col < p.shape.v)
-				o[col] = narrow<k3_bf16>(x);
-			if (col + 1 < p.shape.v)
-				o[col + 1] = narrow<k3_bf16>(y);
-		}
-	}
-}
+#include "attn_fwd_load.cuh"
+#include "attn_fwd_rows.cuh"
 
 /* s = Q K^T of a warpgroup's 64 queries. */
-template <int KQ>
+template <int KQ, int GROUPS>
 static __device__ __forceinline__ void
-fwd_scores(float *s, uint32_t q, uint32_t k)
+fwd_scores(float *s, const struct fwd_work &w, const struct key_block &b, int group)
 {
-	int group = threadIdx.x >> 7;
+	uint32_t k = w.k + stage_of(b) * tile_bytes(FWD_KEYS, KQ);
 
 	wgmma_fence();
 #pragma unroll
 	for (int i = 0; i < KQ / 16; i++)
-		wgmma_shared<FWD_KEYS>(s, k_major(q, FWD_QUERIES, 64 * group, i),
+		wgmma_shared<FWD_KEYS>(s, k_major(w.q, 64 * GROUPS, 64 * group, i),
 				       k_major(k, FWD_KEYS, 0, i), i > 0);
 	wgmma_commit();
 }
@@ -193,8 +32,10 @@ fwd_scores(float *s, uint32_t q, uint32_t k)
 /* out += P V */
 template <int V>
 static __device__ __forceinline__ void
-fwd_values(float *out, const uint32_t *weights, uint32_t v)
+fwd_values(float *out, const uint32_t *weights, const struct fwd_work &w, const struct key_block &b)
 {
+	uint32_t v = w.v + stage_of(b) * tile_bytes(FWD_KEYS, V);
+
 	wgmma_fence();
 #pragma unroll
 	for (int i = 0; i < FWD_KEYS / 16; i++)
@@ -202,161 +43,183 @@ fwd_values(float *out, const uint32_t *weights, uint32_t v)
 	wgmma_commit();
 }
 
-template <int N>
 static __device__ __forceinline__ void
-round_weights(uint32_t *to, const float *s)
+wait_keys(const struct fwd_work &w, const struct key_block &b)
 {
-#pragma unroll
-	for (int i = 0; i < N / 4; i++)
-		to[i] = bf16_pair(s[2 * i], s[2 * i + 1]);
+	phase_wait(w.key_full + 8 * stage_of(b), phase_of(b));
 }
 
-/* Where a block of the grid works. */
-struct fwd_work {
-	struct tile_rows rows;
-	int head, q0, row; /* row: the thread's first of the block */
-	int end_row;	   /* global, behind the last query */
-	uint32_t q, k, v;  /* tiles; keys and values have two stages */
-	int *query_id, *key_id;
-	bool whole;
+static __device__ __forceinline__ void
+wait_values(const struct fwd_work &w, const struct key_block &b)
+{
+	phase_wait(w.value_full + 8 * stage_of(b), phase_of(b));
+}
+
+/* Rows of a consuming warpgroup: the thread's first in the block, its ids, where the warpgroup's
+ * ids of keys are. */
+struct fwd_rows {
+	int group, row, query_id[2], *key_id;
 };
 
-template <int KQ>
-static __device__ __forceinline__ void
-load_keys(const struct fwd_work &w, const struct k3_attn_fwd &p, const struct key_block &b, int at)
-{
-	struct side<k3_bf16> side = key_side<k3_bf16>(&p.shape, &p.keys, p.kv[b.tile], w.head);
+/* What of a block the thread's rows must not see: keys behind last[], keys of other ids. */
+struct fwd_edge {
+	bool cut, even;
+	int last[2];
+};
 
-	tile_load<FWD_KEYS, KQ>(w.k + at * tile_bytes(FWD_KEYS, KQ), x_of(&side),
-				rows_present<FWD_KEYS>(b.rows, b.run, b.row), b.row, w.whole);
-	ids_load<FWD_KEYS>(w.key_id + at * FWD_KEYS, b.rows, b.run, b.row, -1);
+static __device__ __forceinline__ struct fwd_edge
+edge_of(const struct fwd_work &w, const struct fwd_rows &r, const struct key_block &b)
+{
+	const struct fwd_run run = w.plan->run[b.tile];
+	int ahead = w.rows.row0 + w.q0 - run.row0 - b.row; /* of query 0 over key 0 */
+	int end = run.to - 1 - b.row, last = w.causal ? ahead + r.row : FWD_KEYS;
+
+	return {end < FWD_KEYS - 1 || (w.causal && ahead + 64 * r.group < FWD_KEYS - 1),
+		run.even != 0,
+		{min(last, end), min(last + 8, end)}};
 }
 
-template <int V>
 static __device__ __forceinline__ void
-load_values(const struct fwd_work &w, const struct k3_attn_fwd &p, const struct key_block &b,
-	    int at)
+fwd_mask(float *s, const struct fwd_work &w, const struct k3_attn_fwd &p, const struct fwd_rows &r,
+	 const struct key_block &b, const struct fwd_edge &edge)
 {
-	struct side<k3_bf16> side = key_side<k3_bf16>(&p.shape, &p.keys, p.kv[b.tile], w.head);
+	int thread = threadIdx.x & (GROUP - 1);
 
-	tile_load<FWD_KEYS, V>(w.v + at * tile_bytes(FWD_KEYS, V), y_of(&side),
-			       rows_present<FWD_KEYS>(b.rows, b.run, b.row), b.row, w.whole);
+	if (edge.cut)
+		mask_columns<FWD_KEYS>(s, edge.last[0], edge.last[1]);
+	if (edge.even)
+		return;
+	struct tile_rows rows = {p.klayout[b.tile], p.shape.ids, w.plan->run[b.tile].to, 0};
+	group_sync(2 + r.group, GROUP);
+	r.key_id[thread] = row_id(&rows, b.row + thread);
+	group_sync(2 + r.group, GROUP);
+	mask_ids<FWD_KEYS>(s, r.key_id, r.query_id[0], r.query_id[1]);
 }
 
-/* Hides keys of a block that some query must not see, where there are any. */
-static __device__ __forceinline__ void
-fwd_mask(float *s, const struct fwd_work &w, const struct key_block &b, int at)
-{
-	bool causal = w.rows.ids == K3_ATTN_DOCUMENTS;
-	int ahead = w.rows.row0 + w.q0 - b.rows.row0 - b.row; /* of query 0 over key 0 */
-	int last = causal ? ahead + w.row : FWD_KEYS;
-
-	if (!b.run.even || b.row < b.run.from || b.row + FWD_KEYS > b.run.to ||
-	    (causal && ahead < FWD_KEYS - 1))
-		mask_block<FWD_KEYS>(s, w.key_id + at * FWD_KEYS, w.query_id[w.row],
-				     w.query_id[w.row + 8], last, last + 8);
-}
-
-template <int KQ, int V>
-static __device__ __forceinline__ void
-fwd_place(struct fwd_work *w, const struct k3_attn_fwd &p, bool whole)
-{
-	unsigned char *base = shared_base();
-
-	w->rows = tile_rows(p.layout, p.shape.ids);
-	w->head = blockIdx.x;
-	w->q0 = (int)(gridDim.y - 1 - blockIdx.y) * FWD_QUERIES;
-	w->row = (threadIdx.x >> 5) * 16 + (threadIdx.x & 31) / 4;
-	w->end_row = w->rows.row0 + min(w->q0 + FWD_QUERIES, w->rows.n);
-	w->q = shared_address(base);
-	w->k = w->q + fwd_shared<KQ, V>::q;
-	w->v = w->k + 2 * fwd_shared<KQ, V>::k;
-	w->query_id = (int *)(base + fwd_shared<KQ, V>::q + 2 * fwd_shared<KQ, V>::stage);
-	w->key_id = w->query_id + FWD_QUERIES;
-	w->whole = whole;
-}
-
-/* The scores of the first block; its values and the keys of the next one are on their way.  Returns
- * whether there is a next one. */
-template <int KQ, int V>
+/* Can a warpgroup see anything of a block? */
 static __device__ __forceinline__ bool
-fwd_first(float *s, struct key_block *next, const struct fwd_work &w, const struct k3_attn_fwd &p,
-	  const struct ids &ids, const struct key_block &now)
+sees(const struct fwd_work &w, const struct key_block &b, int group)
 {
-	struct side<k3_bf16> queries = query_side<k3_bf16>(&p.shape, &p.q, nullptr, w.head);
-	struct run all = {0, w.rows.n, ids.one};
-	bool another;
-
-	ids_load<FWD_QUERIES>(w.query_id, w.rows, all, w.q0, 0);
-	tile_load<FWD_QUERIES, KQ>(w.q, x_of(&queries),
-				   rows_present<FWD_QUERIES>(w.rows, all, w.q0), w.q0, w.whole);
-	load_keys<KQ>(w, p, now, 0);
-	copy_commit();
-	*next = now;
-	another = next_block(next, p, ids, w.end_row, FWD_KEYS);
-	copy_wait<0>();
-	__syncthreads();
-	fwd_scores<KQ>(s, w.q, w.k);
-	load_values<V>(w, p, now, 0);
-	if (another)
-		load_keys<KQ>(w, p, *next, 1);
-	copy_commit();
-	wgmma_wait<0>();
-	return another;
+	return !w.causal ||
+	       w.rows.row0 + w.q0 + 64 * group + 63 >= w.plan->run[b.tile].row0 + b.row;
 }
 
-template <int KQ, int V>
-static __global__
-__launch_bounds__(THREADS, 1) void attn_fwd_tensor(const __grid_constant__ struct k3_attn_fwd p,
-						   bool whole)
+/* Takes and releases what is left. */
+static __device__ __forceinline__ void
+fwd_drain(const struct fwd_work &w, struct key_block *b, bool any)
 {
-	struct fwd_work w;
-	struct key_block now, next;
+	for (; any; any = next_block(b, w)) {
+		wait_keys(w, *b);
+		phase_release(w.key_empty + 8 * stage_of(*b));
+		wait_values(w, *b);
+		phase_release(w.value_empty + 8 * stage_of(*b));
+	}
+}
+
+/* Output of a warpgroup's queries of an item. */
+template <int KQ, int V, int GROUPS>
+static __device__ __forceinline__ void
+fwd_multiply(struct fwd_work *w, const struct k3_attn_fwd &p, const struct fwd_rows &r,
+	     struct key_block *next)
+{
+	struct key_block now, after;
 	struct softmax run;
+	struct fwd_edge edge;
 	float out[V / 2], s[FWD_KEYS / 2], shift[2], scale = p.shape.scale * 1.44269504f;
 	uint32_t weights[FWD_KEYS / 4];
-	int at = 0;
+	bool another = first_block(next, *w), loaded = another,
+	     any = another && sees(*w, *next, r.group), more = false;
 
-	fwd_place<KQ, V>(&w, p, whole);
-	struct ids ids = block_ids(&w.rows, w.q0, FWD_QUERIES);
-	now.tile = 0;
-	bool any = next_tile(&now, p, ids, w.end_row), another = false;
-	if (!any && !p.first)
+	if (!another && !p.first)
 		return;
-	fwd_begin<V>(out, &run, p, w.head, w.q0 + w.row);
+	now = *next;
+	fwd_begin<V>(out, &run, p, w->head, w->q0 + r.row);
+	if (loaded)
+		phase_wait(w->query_full, w->loads & 1);
 	if (any) {
-		another = fwd_first<KQ, V>(s, &next, w, p, ids, now);
-		fwd_mask(s, w, now, 0);
+		wait_keys(*w, now);
+		shared_fence();
+		fwd_scores<KQ, GROUPS>(s, *w, now, r.group);
+		edge = edge_of(*w, r, now);
+		another = next_block(next, *w);
+		more = another && sees(*w, *next, r.group);
+		wgmma_wait<0>();
+		phase_release(w->key_empty + 8 * stage_of(now));
+		fwd_mask(s, *w, p, r, now, edge);
 		softmax_block<FWD_KEYS>(s, shift, &run, scale);
 		scale_output<V>(out, shift);
 		round_weights<FWD_KEYS>(weights, s);
 	}
-	/* weights are those of the block whose values are in stage `at`; next is its successor */
-	for (; another; at ^= 1) {
-		copy_wait<0>();
-		__syncthreads();
-		now = next;
-		another = next_block(&next, p, ids, w.end_row, FWD_KEYS);
-		fwd_scores<KQ>(s, w.q, w.k + (at ^ 1) * tile_bytes(FWD_KEYS, KQ));
-		fwd_values<V>(out, weights, w.v + at * tile_bytes(FWD_KEYS, V));
-		load_values<V>(w, p, now, at ^ 1);
-		if (another)
-			load_keys<KQ>(w, p, next, at);
-		copy_commit();
+	/* weights are those of block `now`, next is its successor */
+	while (more) {
+		wait_keys(*w, *next);
+		wait_values(*w, now);
+		shared_fence();
+		fwd_scores<KQ, GROUPS>(s, *w, *next, r.group);
+		fwd_values<V>(out, weights, *w, now);
+		edge = edge_of(*w, r, *next);
+		after = *next;
+		another = next_block(&after, *w);
+		more = another && sees(*w, after, r.group);
 		wgmma_wait<1>();
-		fwd_mask(s, w, now, at ^ 1);
+		phase_release(w->key_empty + 8 * stage_of(*next));
+		fwd_mask(s, *w, p, r, *next, edge);
 		softmax_block<FWD_KEYS>(s, shift, &run, scale);
 		wgmma_wait<0>();
+		phase_release(w->value_empty + 8 * stage_of(now));
 		scale_output<V>(out, shift);
 		round_weights<FWD_KEYS>(weights, s);
+		now = *next;
+		*next = after;
+	}
+	if (loaded) {
+		phase_release(w->query_empty);
+		w->loads++;
 	}
 	if (any) {
-		copy_wait<0>();
-		__syncthreads();
-		fwd_values<V>(out, weights, w.v + at * tile_bytes(FWD_KEYS, V));
+		wait_values(*w, now);
+		shared_fence();
+		fwd_values<V>(out, weights, *w, now);
 		wgmma_wait<0>();
+		phase_release(w->value_empty + 8 * stage_of(now));
 	}
-	fwd_end<V>(out, &run, p, w.head, w.q0 + w.row, whole);
+	fwd_drain(*w, next, another);
+	fwd_end<V>(out, &run, p, w->head, w->q0 + r.row, w->whole);
+}
+
+template <int KQ, int V, int GROUPS>
+static __global__
+__launch_bounds__(GROUP *(GROUPS + 1),
+		  1) void attn_fwd_tensor(const __grid_constant__ struct k3_attn_fwd p, bool whole)
+{
+	struct fwd_work w;
+	struct key_block b = {0, 0, 0};
+	struct fwd_control<GROUPS> *control = fwd_place<KQ, V, GROUPS>(&w, p, whole);
+	int group = __shfl_sync(0xffffffffu, (int)threadIdx.x / GROUP, 0) - 1;
+
+	fwd_barriers<GROUPS>(w);
+	if (group < 0) {
+		registers_less<GROUPS == 2 ? 40 : 32>();
+		for (; fwd_item<GROUPS>(&w, p, control->plan); w.round++) {
+			fwd_prepare<GROUPS>(w, p, threadIdx.x);
+			load_item<KQ, V, GROUPS>(&w, p, &b, threadIdx.x);
+		}
+	} else {
+		struct fwd_rows r;
+		registers_more<GROUPS == 2 ? 232 : 160>();
+		r.group = group;
+		r.row = (threadIdx.x >> 5) * 16 - 64 + (threadIdx.x & 31) / 4;
+		r.key_id = control->id[group];
+		for (; fwd_item<GROUPS>(&w, p, control->plan); w.round++) {
+			phase_wait(w.plan_full + 8 * (w.round & 1), w.round >> 1 & 1);
+			for (int h = 0; h < 2; h++) {
+				int id = w.plan->even ? 0 : row_id(&w.rows, w.q0 + r.row + 8 * h);
+				r.query_id[h] = id ? id : -1;
+			}
+			fwd_multiply<KQ, V, GROUPS>(&w, p, r, &b);
+			phase_release(w.plan_empty + 8 * (w.round & 1));
+		}
+	}
 }
 
 #endif

@@ -41,16 +41,19 @@ element(const struct source *s, int row, int c)
 	return c < s->na ? s->a + row * s->ld + c : s->b + row * s->ld + (c - s->na);
 }
 
-/** Which rows row0 + 32 m + (thread / 8) of ROWS take part, as bit m: those of the run with an id. */
-template <int ROWS>
+/** Which rows row0 + m LOADERS/8 + thread/8 of ROWS take part, as bit m: those of the run with an
+ * id. */
+template <int ROWS, int LOADERS>
 static __device__ __forceinline__ uint32_t
-rows_present(const struct tile_rows &t, const struct run &run, int row0)
+rows_present(const struct tile_rows &t, const struct run &run, int row0, int thread)
 {
 	uint32_t present = 0;
 
-#pragma unroll
-	for (int m = 0; m < ROWS / 32; m++) {
-		int row = row0 + 32 * m + (int)threadIdx.x / 8;
+	if (run.even && row0 >= run.from && row0 + ROWS <= run.to)
+		return (uint32_t)((1ull << (ROWS * 8 / LOADERS)) - 1);
+#pragma unroll 1
+	for (int m = 0; m < ROWS * 8 / LOADERS; m++) {
+		int row = row0 + LOADERS / 8 * m + thread / 8;
 		bool there = row >= run.from && row < run.to;
 		if (there && !run.even)
 			there = row_id(&t, row) != 0;
@@ -59,40 +62,90 @@ rows_present(const struct tile_rows &t, const struct run &run, int row0)
 	return present;
 }
 
-/**
- * Starts to load rows row0 .. row0 + ROWS - 1 of an operand into a tile; rows that are not present
- * become zeros.  Eight threads have a row, so a thread's pieces lie at fixed distances.
- * @param whole  widths are multiples of 8 and rows are aligned to 16 bytes
- */
-template <int ROWS, int COLS>
+/* Eight threads have a row, so a thread's pieces lie at fixed distances. */
+template <int ROWS, int COLS, int LOADERS>
 static __device__ __forceinline__ void
-tile_load(uint32_t tile, const struct source &s, uint32_t present, int row0, bool whole)
+tile_copy(uint32_t tile, const struct source &s, uint32_t present, int row0, int thread)
 {
-	int r = threadIdx.x / 8, c = threadIdx.x % 8, cols = s.na + s.nb;
+	const int step = LOADERS / 8;
+	int r = thread / 8, c = thread % 8, cols = s.na + s.nb;
+	uint32_t to = tile + piece_at(ROWS, r, c);
+
+#pragma unroll 1
+	for (int col = 8 * c; col < COLS; col += PANEL_COLS, to += ROWS * PANEL_ROW_BYTES) {
+		bool there = col < cols;
+		const k3_bf16 *from = element(&s, row0 + r, there ? col : 0);
+		uint32_t rows = there ? present : 0;
+#pragma unroll 2
+		for (int m = 0; m < ROWS / step; m++, from += step * s.ld)
+			copy_16(to + m * step * PANEL_ROW_BYTES, rows >> m & 1 ? from : s.a,
+				rows >> m & 1);
+	}
+}
+
+/* The same where all rows and columns are there. */
+template <int ROWS, int COLS, int LOADERS>
+static __device__ __forceinline__ void
+tile_copy_all(uint32_t tile, const struct source &s, int row0, int thread)
+{
+	const int step = LOADERS / 8;
+	int r = thread / 8, c = thread % 8;
+	uint32_t to = tile + piece_at(ROWS, r, c);
+	size_t to_next = step * s.ld;
 
 #pragma unroll
 	for (int p = 0; p < panels(COLS); p++) {
 		int col = PANEL_COLS * p + 8 * c;
 		if (col >= COLS)
 			break;
-		uint32_t to = tile + piece_at(ROWS, r, 8 * p + c);
-		const k3_bf16 *from = element(&s, row0 + r, col < cols ? col : 0);
+		const k3_bf16 *from = element(&s, row0 + r, col);
 #pragma unroll
-		for (int m = 0; m < ROWS / 32; m++, to += 32 * PANEL_ROW_BYTES, from += 32 * s.ld) {
-			bool there = present >> m & 1;
-			if (whole) {
-				there = there && col < cols;
-				copy_16(to, there ? from : s.a, there);
-				continue;
-			}
+		for (int m = 0; m < ROWS / step; m++, from += to_next)
+			copy_16(to + (p * ROWS + m * step) * PANEL_ROW_BYTES, from);
+	}
+}
+
+/* The same with single elements, as ordinary stores. */
+template <int ROWS, int COLS, int LOADERS>
+static __device__ __forceinline__ void
+tile_gather(uint32_t tile, const struct source &s, uint32_t present, int row0, int thread)
+{
+	const int step = LOADERS / 8;
+	int cols = s.na + s.nb;
+
+#pragma unroll 1
+	for (int m = 0; m < ROWS / step; m++) {
+		int row = step * m + thread / 8;
+#pragma unroll 1
+		for (int piece = thread % 8; piece < (COLS + 7) / 8; piece += 8) {
 			uint4 raw = {0, 0, 0, 0};
 			k3_bf16 *x = reinterpret_cast<k3_bf16 *>(&raw);
+#pragma unroll
 			for (int k = 0; k < 8; k++)
-				if (there && col + k < cols)
-					x[k] = *element(&s, row0 + r + 32 * m, col + k);
-			shared_store_16(to, raw);
+				if (present >> m & 1 && 8 * piece + k < cols)
+					x[k] = *element(&s, row0 + row, 8 * piece + k);
+			shared_store_16(tile + piece_at(ROWS, row, piece), raw);
 		}
 	}
+}
+
+/**
+ * Starts to load rows row0 .. row0 + ROWS - 1 of an operand into a tile; rows that are not present
+ * become zeros.
+ * @param whole  widths are multiples of 8 and rows are aligned to 16 bytes
+ */
+template <int ROWS, int COLS, int LOADERS>
+static __device__ __forceinline__ void
+tile_load(uint32_t tile, const struct source &s, uint32_t present, int row0, bool whole, int thread)
+{
+	const uint32_t all = (uint32_t)((1ull << (ROWS * 8 / LOADERS)) - 1);
+
+	if (whole && present == all && s.na + s.nb == COLS)
+		tile_copy_all<ROWS, COLS, LOADERS>(tile, s, row0, thread);
+	else if (whole)
+		tile_copy<ROWS, COLS, LOADERS>(tile, s, present, row0, thread);
+	else
+		tile_gather<ROWS, COLS, LOADERS>(tile, s, present, row0, thread);
 }
 
 /** Ids of rows row0 .. row0 + ROWS - 1 of a run, for masks; rows that nobody may see have `none`. */

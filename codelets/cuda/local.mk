@@ -55,7 +55,11 @@ cuda_headers = \
 	codelets/attnres/mix_bwd.cuh \
 	codelets/cuda/attn.cuh \
 	codelets/cuda/attn.h \
+	codelets/cuda/attn_bwd_load.cuh \
+	codelets/cuda/attn_bwd_rows.cuh \
 	codelets/cuda/attn_bwd_tensor.cuh \
+	codelets/cuda/attn_fwd_load.cuh \
+	codelets/cuda/attn_fwd_rows.cuh \
 	codelets/cuda/attn_fwd_tensor.cuh \
 	codelets/cuda/attn_plain.cuh \
 	codelets/cuda/attn_tiles.cuh \
@@ -64,6 +68,7 @@ cuda_headers = \
 	codelets/cuda/gemm.h \
 	codelets/cuda/gemm_plans.h \
 	codelets/cuda/kernels.h \
+	codelets/cuda/pipeline.cuh \
 	codelets/cuda/pointers.cuh \
 	codelets/cuda/runs.cuh \
 	codelets/cuda/situ.cuh \

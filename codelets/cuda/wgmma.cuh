@@ -57,6 +57,20 @@ copy_16(uint32_t to, const void *from, bool there)
 }
 
 static __device__ __forceinline__ void
+copy_16(uint32_t to, const void *from)
+{
+	asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+
+static __device__ __forceinline__ void
+copy_4(uint32_t to, const void *from, bool there)
+{
+	asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from),
+		     "r"(there ? 4 : 0)
+		     : "memory");
+}
+
+static __device__ __forceinline__ void
 shared_store_16(uint32_t to, uint4 x)
 {
 	asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(x.x), "r"(x.y),
@@ -79,27 +93,32 @@ copy_wait(void)
 	asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-/** Descriptor of an operand that begins at a shared address: 128-byte swizzle, 1024 bytes from eight
- * rows to the next. */
+/** Descriptor of an operand `offset` bytes behind a tile: 128-byte swizzle, 1024 bytes from eight rows
+ * to the next, `panel` bytes from a panel to the next where a product is wider than one.  Offsets
+ * are constants after unrolling: an addition is left of each. */
 static __device__ __forceinline__ uint64_t
-operand(uint32_t address)
+operand(uint32_t tile, int offset, int panel)
 {
-	return (uint64_t)((address & 0x3ffff) >> 4) | (uint64_t)1 << 16 |
-	       (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
+	uint32_t low = (tile >> 4) + (uint32_t)((offset >> 4) + (panel >> 4 << 16));
+	uint64_t x;
+
+	asm("mov.b64 %0, {%1, %2};" : "=l"(x) : "r"(low), "n"(1024 >> 4 | 1 << 30));
+	return x;
 }
 
 /** Columns 16 k .. 16 k + 15 of a tile of `rows` rows, from row `row` (a multiple of 8) on. */
 static __device__ __forceinline__ uint64_t
 k_major(uint32_t tile, int rows, int row, int k)
 {
-	return operand(tile + (uint32_t)((k / 4 * rows + row) * PANEL_ROW_BYTES + k % 4 * 32));
+	return operand(tile + (uint32_t)(row * PANEL_ROW_BYTES),
+		       k / 4 * rows * PANEL_ROW_BYTES + k % 4 * 32, 16);
 }
 
-/** Rows 16 k .. 16 k + 15 of one panel. */
+/** Rows 16 k .. 16 k + 15, from panel `panel` on. */
 static __device__ __forceinline__ uint64_t
 mn_major(uint32_t tile, int rows, int panel, int k)
 {
-	return operand(tile + (uint32_t)((panel * rows + 16 * k) * PANEL_ROW_BYTES));
+	return operand(tile, (panel * rows + 16 * k) * PANEL_ROW_BYTES, rows * PANEL_ROW_BYTES);
 }
 
 static __device__ __forceinline__ void
@@ -132,9 +151,11 @@ wgmma_wait(void)
 #define K3_REG16 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
 #define K3_REG24 K3_REG16 ",%16,%17,%18,%19,%20,%21,%22,%23"
 #define K3_REG32 K3_REG24 ",%24,%25,%26,%27,%28,%29,%30,%31"
-#define K3_REG64                                                                                   \
-	K3_REG32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"                \
-		 ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define K3_REG48 K3_REG32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
+#define K3_REG64 K3_REG48 ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define K3_REG96                                                                                   \
+	K3_REG64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79"                \
+		 ",%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
 
 /** d [64, N] = (add ? d : 0) + A B, both in shared memory, sums over columns; N/2 registers. */
 template <int N>
@@ -163,7 +184,8 @@ template <int N>
 static __device__ __forceinline__ void
 wgmma_register(float *d, const uint32_t *a, uint64_t b)
 {
-	static_assert(N == 32 || N == 48 || N == 64, "no such product");
+	static_assert(N == 32 || N == 48 || N == 64 || N == 96 || N == 128 || N == 192,
+		      "no such product");
 #if K3_WGMMA
 	if constexpr (N == 32)
 		asm volatile("wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {" K3_REG16
@@ -175,10 +197,26 @@ wgmma_register(float *d, const uint32_t *a, uint64_t b)
 			     "}, {%24,%25,%26,%27}, %28, 1, 1, 1, 1;"
 			     : K3_ACC16(d, 0), K3_ACC4(d, 16), K3_ACC4(d, 20)
 			     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-	else
+	else if constexpr (N == 64)
 		asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" K3_REG32
 			     "}, {%32,%33,%34,%35}, %36, 1, 1, 1, 1;"
 			     : K3_ACC16(d, 0), K3_ACC16(d, 16)
+			     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+	else if constexpr (N == 96)
+		asm volatile("wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {" K3_REG48
+			     "}, {%48,%49,%50,%51}, %52, 1, 1, 1, 1;"
+			     : K3_ACC16(d, 0), K3_ACC16(d, 16), K3_ACC16(d, 32)
+			     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+	else if constexpr (N == 128)
+		asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" K3_REG64
+			     "}, {%64,%65,%66,%67}, %68, 1, 1, 1, 1;"
+			     : K3_ACC16(d, 0), K3_ACC16(d, 16), K3_ACC16(d, 32), K3_ACC16(d, 48)
+			     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+	else
+		asm volatile("wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 {" K3_REG96
+			     "}, {%96,%97,%98,%99}, %100, 1, 1, 1, 1;"
+			     : K3_ACC16(d, 0), K3_ACC16(d, 16), K3_ACC16(d, 32), K3_ACC16(d, 48),
+			       K3_ACC16(d, 64), K3_ACC16(d, 80)
 			     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 #endif
 }
@@ -188,13 +226,7 @@ template <int COLS>
 static __device__ __forceinline__ void
 wgmma_rows(float *d, const uint32_t *a, uint32_t tile, int rows, int k)
 {
-#pragma unroll
-	for (int p = 0; p < COLS / PANEL_COLS; p++)
-		wgmma_register<64>(d + 32 * p, a, mn_major(tile, rows, p, k));
-	if constexpr (COLS % PANEL_COLS != 0)
-		wgmma_register<COLS % PANEL_COLS ? COLS % PANEL_COLS : 32>(
-			d + 32 * (COLS / PANEL_COLS), a,
-			mn_major(tile, rows, COLS / PANEL_COLS, k));
+	wgmma_register<COLS>(d, a, mn_major(tile, rows, 0, k));
 }
 
 /** 2^x, at most 2 units in the last place. */

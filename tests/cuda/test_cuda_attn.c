@@ -12,7 +12,7 @@
 
 #define TEST(name) Test(cuda_attn, name, .init = cuda_case_need_device, .timeout = 120)
 
-enum { ROWS = 700, DOCS = 6, HOLES = 9 };
+enum { ROWS = 700, DOCS = 6, HOLES = 10 };
 
 static const struct shape {
 	size_t h, h0, h1, nope, rope, v;
@@ -23,7 +23,7 @@ enum { SHAPES = sizeof(shapes) / sizeof(shapes[0]) };
 
 /* First rows of documents; the last one ends at row 690. */
 static const size_t starts[DOCS] = {0, 130, 147, 148, 256, 500},
-		    holes[HOLES] = {7, 31, 129, 200, 255, 256, 400, 401, 415};
+		    holes[HOLES] = {7, 31, 129, 200, 255, 256, 400, 401, 415, 510};
 
 /* A query tile, and the bounds of key tiles; all of them end at the query tile's end or before. */
 static const struct cut {
@@ -116,6 +116,28 @@ earlier(struct cuda_case *c, const struct shape *s, size_t t)
 	}
 }
 
+/* 0, or on how few processors the bf16 kernels are to believe they run, so that each has many items
+ * of work. */
+static uint32_t processors;
+
+static void
+fwd_bf16(void *const *buf, const void *args, const struct k3_cuda *cuda)
+{
+	struct k3_cuda few = *cuda;
+
+	few.processors = processors ? processors : cuda->processors;
+	k3_mla_attn_fwd_cuda_bf16(buf, args, &few);
+}
+
+static void
+bwd_bf16(void *const *buf, const void *args, const struct k3_cuda *cuda)
+{
+	struct k3_cuda few = *cuda;
+
+	few.processors = processors ? processors : cuda->processors;
+	k3_mla_attn_bwd_cuda_bf16(buf, args, &few);
+}
+
 static void
 forward(const struct shape *s, const struct cut *cut, uint32_t first)
 {
@@ -144,7 +166,9 @@ forward(const struct shape *s, const struct cut *cut, uint32_t first)
 	a.klayout = (struct k3_list){5 + a.kv.n, a.kv.n};
 	for (size_t i = 0; i < cut->n_keys; i++)
 		add_layout(&c, cut, cut->key[i], cut->key[i + 1]);
-	CUDA_CASE_COMPARE(&c, "mla_attn_fwd", &a, k3_mla_attn_fwd_cpu_f32, mla_attn_fwd, 0);
+	cuda_case_compare(&c, "mla_attn_fwd", &a,
+			  (cuda_case_cpu *)(void (*)(void))k3_mla_attn_fwd_cpu_f32,
+			  (cuda_case_cuda *)(void (*)(void))k3_mla_attn_fwd_cuda_f32, fwd_bf16, 0);
 	cuda_case_end(&c);
 }
 
@@ -176,7 +200,9 @@ backward(const struct shape *s, const struct cut *cut, size_t j, uint32_t init)
 	add_layout(&c, cut, k0, k0 + tk);
 	cuda_case_add(&c, CUDA_WORK, CUDA_W,
 		      4 * k3_mla_attn_bwd_work_floats(a.tk_max, s->nope, s->rope, s->v), 0, "work");
-	CUDA_CASE_COMPARE(&c, "mla_attn_bwd", &a, k3_mla_attn_bwd_cpu_f32, mla_attn_bwd,
+	cuda_case_compare(&c, "mla_attn_bwd", &a,
+			  (cuda_case_cpu *)(void (*)(void))k3_mla_attn_bwd_cpu_f32,
+			  (cuda_case_cuda *)(void (*)(void))k3_mla_attn_bwd_cuda_f32, bwd_bf16,
 			  k3_mla_attn_bwd_cuda_scratch(&a));
 	cuda_case_end(&c);
 }
@@ -207,6 +233,17 @@ TEST(gradients_are_added)
 	for (size_t i = 0; i < SHAPES; i++)
 		for (size_t k = 0; k < CUTS; k++)
 			backward(&shapes[i], &cuts[k], 0, 0);
+}
+
+/* A multiprocessor does one item of work after another; 1 and 3 of them leave other remainders. */
+TEST(items_follow_each_other)
+{
+	for (size_t i = 0; i < SHAPES; i++)
+		for (size_t k = 0; k < CUTS; k++) {
+			processors = i % 2 ? 1 : 3;
+			forward(&shapes[i], &cuts[k], k % 2);
+			backward(&shapes[i], &cuts[k], cuts[k].n_keys - 1, k % 2);
+		}
 }
 
 /* More key tiles than one launch takes. */

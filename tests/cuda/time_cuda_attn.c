@@ -39,21 +39,25 @@ device(const void *from, size_t bytes)
 	return p;
 }
 
-/* Normal numbers as bf16: a megabyte of them, repeated. */
+/* Normal numbers as bf16: a megabyte of them, repeated from another place for each seed. */
 static void *
 numbers(size_t elems, uint64_t seed)
 {
 	enum { SOME = 1 << 19 };
+	static uint16_t some[SOME];
+	static size_t drawn;
 	uint16_t *x = malloc(elems * sizeof(*x));
-	uint64_t key = k3_rng_key("time", seed);
+	uint64_t key = k3_rng_key("time", 0);
 	void *p;
 
-	for (size_t i = 0; x && i < elems; i++) {
-		float f = i < SOME ? (float)k3_rng_normal(key, i, INFINITY) : 0;
+	for (; drawn < SOME; drawn++) {
+		float f = (float)k3_rng_normal(key, drawn, INFINITY);
 		uint32_t u;
 		memcpy(&u, &f, 4);
-		x[i] = i < SOME ? (uint16_t)(u >> 16) : x[i - SOME];
+		some[drawn] = (uint16_t)(u >> 16);
 	}
+	for (size_t i = 0; x && i < elems; i++)
+		x[i] = some[(i + 7919 * seed) % SOME];
 	p = device(x, elems * sizeof(*x));
 	free(x);
 	return p;
@@ -122,12 +126,18 @@ row(const char *name, const char *shape, kernel *run, const void *args, struct s
 static void *
 layout_of(size_t t, size_t len)
 {
-	int32_t *l = calloc(k3_tile_layout_len(t), sizeof(*l));
+	int32_t *l = calloc(k3_tile_layout_len(t), sizeof(*l)), *doc = l + K3_TL_HEAD,
+		*order = doc + t, *seg = order + t;
 	void *p;
 
 	l[K3_TL_ROWS] = l[K3_TL_VALID] = (int32_t)t;
-	for (size_t i = 0; i < t; i++)
-		l[K3_TL_HEAD + i] = (int32_t)(i / len) + 1;
+	for (size_t i = 0; i < t; i++) {
+		if (i % len == 0)
+			seg[l[K3_TL_SEGMENTS]++] = (int32_t)i;
+		doc[i] = l[K3_TL_SEGMENTS];
+		order[i] = (int32_t)i;
+	}
+	seg[l[K3_TL_SEGMENTS]] = (int32_t)t;
 	p = device(l, k3_tile_layout_len(t) * sizeof(*l));
 	free(l);
 	return p;

@@ -1,0 +1,106 @@
+/* Warpgroups with roles: one brings tiles into shared memory, the others compute on them.
+ *
+ * A stage has two barriers: the loaders arrive at `full` when its bytes are there, the warps that
+ * read it arrive at `empty` when they are done.  Both sides count stages; the phase of a barrier is
+ * the parity of how often the stage was used.  The traps: copies and stores of the loaders are seen
+ * by products only after shared_fence in the waiting thread; registers change hands only if the
+ * kernel has a bound on its blocks and the roles are two branches of one if.
+ */
+#ifndef K3_CUDA_PIPELINE_CUH
+#define K3_CUDA_PIPELINE_CUH
+#include "wgmma.cuh"
+
+enum { GROUP = 128 }; /* threads of a warpgroup */
+
+/** One thread, before a barrier of the block. */
+static __device__ __forceinline__ void
+phase_init(uint32_t barrier, int arrivals)
+{
+	asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+
+static __device__ __forceinline__ void
+phase_arrive(uint32_t barrier)
+{
+	asm volatile("{.reg .b64 t; mbarrier.arrive.shared.b64 t, [%0];}" ::"r"(barrier)
+		     : "memory");
+}
+
+/** Arrives when all copies that the thread has started are there. */
+static __device__ __forceinline__ void
+phase_arrive_copied(uint32_t barrier)
+{
+	asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
+/** Waits for the end of the phase of that parity; 1 passes at once on a new barrier. */
+static __device__ __forceinline__ void
+phase_wait(uint32_t barrier, uint32_t parity)
+{
+	asm volatile("{.reg .pred p;\n"
+		     "wait: mbarrier.try_wait.parity.shared.b64 p, [%0], %1;\n"
+		     "@!p bra wait;}" ::"r"(barrier),
+		     "r"(parity)
+		     : "memory");
+}
+
+/** One arrival of a warp that is done with a stage. */
+static __device__ __forceinline__ void
+phase_release(uint32_t empty)
+{
+	__syncwarp();
+	if ((threadIdx.x & 31) == 0)
+		phase_arrive(empty);
+}
+
+/** A loader's arrival: with the copies that it has started, or after its ordinary stores. */
+static __device__ __forceinline__ void
+phase_loaded(uint32_t full, bool copies)
+{
+	if (copies) {
+		phase_arrive_copied(full);
+	} else {
+		copy_wait<0>();
+		phase_arrive(full);
+	}
+}
+
+/** What others wrote to shared memory may be read by products from here on. */
+static __device__ __forceinline__ void
+shared_fence(void)
+{
+	asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+/** Barrier `id` (1 .. 15) of so many threads. */
+static __device__ __forceinline__ void
+group_sync(int id, int threads)
+{
+	asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+static __device__ __forceinline__ void
+group_arrive(int id, int threads)
+{
+	asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+template <int N>
+static __device__ __forceinline__ void
+registers_less(void)
+{
+#if K3_WGMMA
+	asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+#endif
+}
+
+template <int N>
+static __device__ __forceinline__ void
+registers_more(void)
+{
+#if K3_WGMMA
+	asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+#endif
+}
+
+#endif
