@@ -214,11 +214,12 @@ TEST(the_critical_path_is_listed_when_it_is_asked_for)
 	program_free(&r);
 }
 
-/* 512 MiB of address space are enough to refuse; AddressSanitizer reserves terabytes of it. */
+/* 512 MiB of data are enough to refuse (libraries that are mapped do not count, cuBLAS has more); AddressSanitizer
+ * reserves terabytes. */
 #ifdef __SANITIZE_ADDRESS__
 #define LITTLE_MEMORY ""
 #else
-#define LITTLE_MEMORY "ulimit -v 524288;"
+#define LITTLE_MEMORY "ulimit -d 524288;"
 #endif
 
 TEST(sizes_beyond_the_limits_are_refused_before_they_eat_the_machine)
