@@ -79,7 +79,7 @@ print_header(void)
 	       "workers\tstarpu\tblas");
 	for (size_t i = 0; i < N_COLUMNS; i++)
 		printf("\t%s", columns[i].name);
-	printf("\tfingerprint\tsame\tstatus\n");
+	printf("\tsecond_loss_nats\tfingerprint\tsame\tstatus\n");
 }
 
 static void
@@ -107,6 +107,10 @@ print_row(const struct step_options *o, const struct k3i_step_case *what, const 
 		else
 			printf("\t-");
 	}
+	if (x->finished)
+		printf("\t%.17g", x->second_loss);
+	else
+		printf("\t-");
 	if (o->fingerprint && x->finished)
 		printf("\t%016llx\t%s", (unsigned long long)x->fingerprint, r->same);
 	else
@@ -187,7 +191,7 @@ make_case(struct step_options *o, struct k3i_step_case *what)
 	k3_images_apply(&o->images, &what->plan);
 	K3_TRY(k3_session_dtype(&what->plan.dtype, "dtype", o->dtype));
 	K3_TRY(k3_device_parse(&what->device, o->device));
-	what->plan.on_gpus = what->device == K3_DEVICE_CUDA;
+	o->cut.device = what->device;
 	if (o->images.tokens > o->tokens) {
 		k3_error("drivers", "--images take %u rows; --tokens are %lld", o->images.tokens,
 			 o->tokens);

@@ -21,8 +21,8 @@
 enum { EXIT_USAGE = 2, NOTHING_TO_DO = -1 };
 
 struct arguments {
-	const char *dtype, *optimizer_dtype, *model, *documents, *mesh_text, *activations, *dot,
-		*dot_layers, *json, *vision_table;
+	const char *device, *dtype, *optimizer_dtype, *model, *documents, *mesh_text, *activations,
+		*dot, *dot_layers, *json, *vision_table;
 	long long layers, vocab, tokens, accumulate;
 	struct k3_cut cut;
 	struct k3_images images;
@@ -52,6 +52,7 @@ parse(int argc, char **argv, struct arguments *a)
 		 "their lengths; what is left of T is padding (one document)", false},
 		K3_CUT_OPTIONS(&a->cut),
 		K3_IMAGES_OPTIONS(&a->images),
+		K3_DEVICE_OPTION(&a->device),
 		K3_DTYPE_OPTION(&a->dtype),
 		K3_OPTIMIZER_DTYPE_OPTION(&a->optimizer_dtype),
 		{"accumulate", "M", K3_OPT_INT, &a->accumulate, 1, 1e6,
@@ -82,7 +83,8 @@ parse(int argc, char **argv, struct arguments *a)
 	};
 	int first, ret;
 
-	*a = (struct arguments){.dtype = "fp32",
+	*a = (struct arguments){.device = "cpu",
+				.dtype = "fp32",
 				.optimizer_dtype = "fp32",
 				.accumulate = 1,
 				.cut.tile_tokens = K3_TILE_AUTO,
@@ -277,6 +279,8 @@ run(struct arguments *a, const struct k3_config *config)
 	if (ret == K3_OK)
 		ret = k3_session_dtype(&a->options.optimizer_dtype, "optimizer-dtype",
 				       a->optimizer_dtype);
+	if (ret == K3_OK)
+		ret = k3_device_parse(&a->cut.device, a->device);
 	if (ret != K3_OK)
 		return EXIT_USAGE;
 	ret = k3_session_cut(&a->options, &a->machine, &a->cut, config, (size_t)a->tokens);

@@ -97,6 +97,10 @@ choose(struct k3_plan_options *o, const struct k3_config *c)
 		o->key_tiles = 8;
 	if (!o->block_bytes)
 		o->block_bytes = K3_BLOCK_BYTES;
+	if (!o->head_rows)
+		o->head_rows = k3_plan_head_rows(o, c);
+	if (o->head_rows < 64)
+		o->head_rows = 64;
 	if (!o->piece_bytes)
 		o->piece_bytes = (size_t)256 << 20;
 	if (!o->gather_slots)

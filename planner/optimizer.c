@@ -10,21 +10,28 @@
 #include "build.h"
 #include "shard.h"
 
-/* A task takes blocks until it is worth its submission. */
-enum { GROUP_BLOCKS = 16, GROUP_ELEMS = 1 << 19 };
+/* A task takes blocks until it is worth its submission: a few hundred microseconds on a core, a
+ * hundred on a GPU. */
+enum {
+	GROUP_BLOCKS = 16,
+	GROUP_ELEMS = 1 << 19,
+	GPU_GROUP_BLOCKS = 48,
+	GPU_GROUP_ELEMS = 1 << 24
+};
 
 uint32_t
 k3i_optim_groups(const struct k3_model *model, struct k3_block_group *group, uint32_t cap)
 {
-	uint32_t n = 0, first = 0;
-	size_t elems = 0;
+	bool gpu = model->options.for_gpus;
+	uint32_t n = 0, first = 0, most = gpu ? GPU_GROUP_BLOCKS : GROUP_BLOCKS;
+	size_t elems = 0, enough = gpu ? GPU_GROUP_ELEMS : GROUP_ELEMS;
 
 	for (uint32_t i = 0; i < model->n_blocks; i++) {
 		/* the longest shard of any rank, so that all ranks have the same groups */
 		const struct k3_datum *d = &model->persist[i];
 		elems += k3i_shard_pitch(model, &model->params.param[d->param], (size_t)d->index) *
 			 d->row_elems;
-		if (i + 1 < model->n_blocks && i + 1 - first < GROUP_BLOCKS && elems < GROUP_ELEMS)
+		if (i + 1 < model->n_blocks && i + 1 - first < most && elems < enough)
 			continue;
 		if (n < cap)
 			group[n] = (struct k3_block_group){first, i + 1 - first};

@@ -35,6 +35,7 @@ typedef size_t scratch_func(const void *args);
 
 static struct k3_cuda workers[STARPU_NMAXWORKERS];
 static size_t scratch_bytes;
+static uint64_t scratch_made;
 static int worker_status[STARPU_NMAXWORKERS];
 
 static void
@@ -80,6 +81,27 @@ k3_device_has_cuda(void)
 	return true;
 }
 
+bool
+k3_device_gpu(struct k3_gpu *gpu)
+{
+	static const enum cudaDeviceAttr wanted[] = {
+		cudaDevAttrComputeCapabilityMajor, cudaDevAttrMultiProcessorCount,
+		cudaDevAttrClockRate, cudaDevAttrMemoryClockRate, cudaDevAttrGlobalMemoryBusWidth};
+	struct cudaDeviceProp properties;
+	int got[5], n = 0;
+
+	if (cudaGetDeviceCount(&n) != cudaSuccess || n == 0)
+		return false;
+	for (size_t i = 0; i < 5; i++)
+		if (cudaDeviceGetAttribute(&got[i], wanted[i], 0) != cudaSuccess)
+			return false;
+	if (cudaGetDeviceProperties(&properties, 0) != cudaSuccess)
+		return false;
+	/* clocks are in kHz */
+	k3_gpu_describe(gpu, properties.name, got[0], got[1], got[2] * 1e-3, got[3] * 1e-3, got[4]);
+	return true;
+}
+
 int
 k3i_device_choose(enum k3_device device)
 {
@@ -120,6 +142,7 @@ start_workers(void)
 {
 	int ret = K3_OK;
 
+	scratch_made++;
 	starpu_execute_on_each_worker(start_worker, NULL, STARPU_CUDA);
 	for (int i = 0; i < STARPU_NMAXWORKERS; i++)
 		if (worker_status[i] != K3_OK)
@@ -150,19 +173,40 @@ k3i_device_stop(void)
 		starpu_execute_on_each_worker(stop_worker, NULL, STARPU_CUDA);
 }
 
-int
-k3i_device_reserve(const struct k3_plan *plan)
+size_t
+k3_device_scratch_bytes(const struct k3_plan *plan)
 {
-	size_t most = scratch_bytes;
+	size_t most = 0;
 
-	if (starpu_cuda_worker_get_count() == 0)
-		return K3_OK;
 	for (size_t i = 0; i < plan->n_tasks; i++) {
 		const struct k3_task *t = &plan->task[i];
 		size_t bytes = kernels[t->op].scratch ? kernels[t->op].scratch(t->args) : 0;
 		most = bytes > most ? bytes : most;
 	}
-	if (most == scratch_bytes)
+	return most;
+}
+
+size_t
+k3_device_fixed_bytes(void)
+{
+	return K3_CUDA_BLAS_BYTES + K3_CUDA_SUM_BYTES;
+}
+
+uint64_t
+k3_device_scratch_made(void)
+{
+	return scratch_made;
+}
+
+int
+k3i_device_reserve(const struct k3_plan *plan)
+{
+	size_t most;
+
+	if (starpu_cuda_worker_get_count() == 0)
+		return K3_OK;
+	most = k3_device_scratch_bytes(plan);
+	if (most <= scratch_bytes)
 		return K3_OK;
 	starpu_task_wait_for_all();
 	scratch_bytes = most;
@@ -174,6 +218,13 @@ k3i_device_reserve(const struct k3_plan *plan)
 bool
 k3_device_has_cuda(void)
 {
+	return false;
+}
+
+bool
+k3_device_gpu(struct k3_gpu *gpu)
+{
+	(void)gpu;
 	return false;
 }
 
@@ -197,6 +248,25 @@ k3i_device_start(enum k3_device device)
 void
 k3i_device_stop(void)
 {
+}
+
+size_t
+k3_device_scratch_bytes(const struct k3_plan *plan)
+{
+	(void)plan;
+	return 0;
+}
+
+size_t
+k3_device_fixed_bytes(void)
+{
+	return 0;
+}
+
+uint64_t
+k3_device_scratch_made(void)
+{
+	return 0;
 }
 
 int

@@ -25,7 +25,7 @@
 struct k3_runtime {
 	struct k3_trace *trace;
 	int32_t step;
-	uint32_t window, workers;
+	uint32_t window, own_window, workers; /* own: what a part of the program asks for */
 	bool calibrate;
 	char version[32];
 	const char *scheduler;
@@ -277,10 +277,20 @@ k3_runtime_trace_finish(struct k3_runtime *runtime)
 }
 
 void
+k3_runtime_set_window(struct k3_runtime *runtime, uint32_t window)
+{
+	runtime->own_window = window;
+}
+
+void
 k3_runtime_throttle(struct k3_runtime *runtime)
 {
-	if (runtime->window && (uint32_t)starpu_task_nsubmitted() >= runtime->window)
-		starpu_task_wait_for_n_submitted(runtime->window / 2);
+	uint32_t most = runtime->window, own = runtime->own_window;
+
+	if (own && (!most || own < most))
+		most = own;
+	if (most && (uint32_t)starpu_task_nsubmitted() >= most)
+		starpu_task_wait_for_n_submitted(most / 2);
 }
 
 uint32_t

@@ -38,6 +38,8 @@ void k3_runtime_drain(struct k3_runtime *runtime);
  * nothing may be submitted. */
 void k3_runtime_pause(struct k3_runtime *runtime);
 void k3_runtime_resume(struct k3_runtime *runtime);
+/** Until it is called with 0, at most so many tasks are in flight, unless the options say fewer. */
+void k3_runtime_set_window(struct k3_runtime *runtime, uint32_t window);
 /** Holds submission back while too many tasks are in flight; called before each. */
 void k3_runtime_throttle(struct k3_runtime *runtime);
 

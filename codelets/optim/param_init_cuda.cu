@@ -1,25 +1,13 @@
 /* Initial values on the device: the counter-based generator of common/rng.c, in double as there, so
  * that values differ from the CPU's by float rounding at most. */
 #include "../cuda/device.cuh"
+#include "rng.cuh"
 
 extern "C" {
 #include "../../common/op/optim.h"
 }
 
 enum { THREADS = 256 };
-
-static const uint64_t golden_ratio = UINT64_C(0x9E3779B97F4A7C15);
-static const uint64_t seed_factor = UINT64_C(0xD1B54A32D192ED03);
-
-static __device__ __forceinline__ uint64_t
-rng_bits(uint64_t key, uint64_t i)
-{
-	uint64_t z = key + (i + 1) * golden_ratio;
-
-	z = (z ^ (z >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
-	z = (z ^ (z >> 27)) * UINT64_C(0x94D049BB133111EB);
-	return z ^ (z >> 31);
-}
 
 static __device__ __forceinline__ double
 rng_uniform(uint64_t key, uint64_t i)

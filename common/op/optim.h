@@ -93,10 +93,11 @@ struct k3_router_bias_args {
 void k3_router_bias_update_cpu_f32(void *const *buf, const struct k3_router_bias_args *a);
 
 /* hash_data:
- *    0 W    u64 [1]: FNV-1a over the words of the listed data in order, starting at K3_FNV_START
+ *    0 W    u64 [1]: K3_FNV_START plus the sum, modulo 2^64, of k3_rng_bits(word, place)
  *   data: n x R, n_bytes[i] each
- *   Each whole 64-bit word of a datum: h = (h ^ word) * prime, then h ^= h >> 29, because a
- *   product never carries high bits down; the tail bytes of a datum follow as in plain FNV-1a. */
+ *   A datum is its 64-bit words, of the lowest byte first; 1 to 7 bytes that are left at its end are
+ *   one more, with their number in the top byte.  Places count words over all data from 0, so the
+ *   order of the sum does not matter and that of the words does. */
 struct k3_hash_args {
 	uint32_t n_buf;
 	struct k3_list data;

@@ -11,6 +11,7 @@ cuda_tests = \
 	tests/cuda/test_cuda_kda \
 	tests/cuda/test_cuda_kda_chunk \
 	tests/cuda/test_cuda_kda_conv \
+	tests/cuda/test_cuda_linear \
 	tests/cuda/test_cuda_loss \
 	tests/cuda/test_cuda_mla \
 	tests/cuda/test_cuda_moe \
@@ -47,6 +48,7 @@ tests_cuda_test_cuda_glu_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_kda_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_kda_chunk_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_kda_conv_LDADD = tests/cuda/libcase.la $(LDADD)
+tests_cuda_test_cuda_linear_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_loss_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_mla_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_moe_LDADD = tests/cuda/libcase.la $(LDADD)
@@ -75,6 +77,7 @@ EXTRA_DIST += \
 	tests/cuda/test_cuda_kda.c \
 	tests/cuda/test_cuda_kda_chunk.c \
 	tests/cuda/test_cuda_kda_conv.c \
+	tests/cuda/test_cuda_linear.c \
 	tests/cuda/test_cuda_loss.c \
 	tests/cuda/test_cuda_mla.c \
 	tests/cuda/test_cuda_moe.c \
