@@ -79,7 +79,7 @@ print_header(void)
 	       "workers\tstarpu\tblas");
 	for (size_t i = 0; i < N_COLUMNS; i++)
 		printf("\t%s", columns[i].name);
-	printf("\tfingerprint\tsame\tstatus\n");
+	printf("\tsecond_loss_nats\tfingerprint\tsame\tstatus\n");
 }
 
 static void
@@ -107,6 +107,10 @@ print_row(const struct step_options *o, const struct k3i_step_case *what, const 
 		else
 			printf("\t-");
 	}
+	if (x->finished)
+		printf("\t%.17g", x->second_loss);
+	else
+		printf("\t-");
 	if (o->fingerprint && x->finished)
 		printf("\t%016llx\t%s", (unsigned long long)x->fingerprint, r->same);
 	else

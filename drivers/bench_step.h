@@ -26,6 +26,7 @@ struct k3i_step_result {
 	uint64_t fingerprint;
 	bool finished;
 	double workers, cuda_workers, loss, expected_loss;
+	double second_loss; /* after one update; with all bits where rows are compared */
 	double median_ms, least_ms, most_ms; /* of a step */
 	double tokens_per_s;
 	double model_gflop, plan_gflop; /* of a step: the model's products; all tasks of the plan */

@@ -232,6 +232,7 @@ check(struct bench *b, struct k3i_step_result *r)
 		K3_TRY(run_steps(b, 1, &r->loss));
 		K3_TRY(check_loss(b, r->loss, &r->expected_loss));
 		K3_TRY(run_steps(b, CHECK_STEPS - 1, &later));
+		r->second_loss = later;
 		K3_TRY(read_fingerprint(b, i == 0 ? &r->fingerprint : &again));
 	}
 	if (b->session.model->n_hash && again != r->fingerprint) {
