@@ -2,6 +2,8 @@
  * moment says nothing about allocations; then only the limit is told. */
 #include "gpu_memory.h"
 
+#include <stdlib.h>
+
 #include "../common/log.h"
 #include "../common/status.h"
 
@@ -17,12 +19,14 @@ is_gpu(unsigned node)
 	return starpu_node_get_kind(node) == STARPU_CUDA_RAM;
 }
 
-/* What StarPU may take of main memory; 0: it does not know. */
+/* What StarPU may take of main memory; 0: it does not count (runtime.c). */
 static uint64_t
 main_memory(void)
 {
 	uint64_t bytes = 0;
 
+	if (!getenv("STARPU_LIMIT_CPU_MEM"))
+		return 0;
 	for (unsigned node = 0; node < starpu_memory_nodes_get_count(); node++) {
 		starpu_ssize_t total = starpu_memory_get_total(node);
 		if (starpu_node_get_kind(node) == STARPU_CPU_RAM && total > 0)
