@@ -2,6 +2,8 @@
  * moment says nothing about allocations; then only the limit is told. */
 #include "gpu_memory.h"
 
+#include <stdlib.h>
+
 #include "../common/log.h"
 #include "../common/status.h"
 
@@ -15,6 +17,38 @@ static bool
 is_gpu(unsigned node)
 {
 	return starpu_node_get_kind(node) == STARPU_CUDA_RAM;
+}
+
+/* What StarPU may take of main memory; 0: it does not count (runtime.c). */
+static uint64_t
+main_memory(void)
+{
+	uint64_t bytes = 0;
+
+	if (!getenv("STARPU_LIMIT_CPU_MEM"))
+		return 0;
+	for (unsigned node = 0; node < starpu_memory_nodes_get_count(); node++) {
+		starpu_ssize_t total = starpu_memory_get_total(node);
+		if (starpu_node_get_kind(node) == STARPU_CPU_RAM && total > 0)
+			bytes += (uint64_t)total;
+	}
+	return bytes;
+}
+
+/* Data that leave a GPU keep their place in main memory when they come back, so it needs room for all. */
+static int
+check_main_memory(const struct k3_gpu_memory *gpu)
+{
+	uint64_t room = main_memory();
+
+	if (gpu->fits || !room || gpu->promised_bytes <= room)
+		return K3_OK;
+	k3_error(
+		"tasks",
+		"main memory: StarPU may take %.1f MiB of it, but all %.1f MiB may have to leave a "
+		"GPU: a higher limit of the GPU (STARPU_LIMIT_CUDA_MEM) or --memory would help",
+		mib(room), mib(gpu->promised_bytes));
+	return K3_ELIMIT;
 }
 
 int
@@ -53,7 +87,7 @@ k3_gpu_memory_check(struct k3_gpu_memory *gpu, const struct k3_memory *memory)
 			"--memory %.1f computes activations again instead",
 			starpu_memory_node_get_devid(node), (double)total / (1u << 30));
 	}
-	return ret;
+	return ret == K3_OK ? check_main_memory(gpu) : ret;
 }
 
 void

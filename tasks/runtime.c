@@ -115,16 +115,14 @@ report_models(const char *when, bool repair)
 	return ret;
 }
 
-/* StarPU keeps a share of what lies on a GPU clean by copies to main memory, so that it can be evicted
- * at once.  A GPU that is not limited holds the whole plan, and looking for what to copy took 0.1 ms a
- * task after each optimizer, when nothing is clean. */
+/* StarPU counts what it takes of main memory up to what hwloc saw when it started, and waits for ever when
+ * data that leave a GPU do not fit; memory that a machine adds as it is used is not in that.  Programs
+ * check the machine's memory against the plan, so unless the user sets a limit nothing is counted. */
 static void
-keep_nothing_clean(void)
+leave_main_memory_uncounted(void)
 {
-	if (getenv("STARPU_LIMIT_CUDA_MEM") || getenv("STARPU_LIMIT_CUDA_0_MEM"))
-		return;
-	setenv("STARPU_MINIMUM_CLEAN_BUFFERS", "0", 0);
-	setenv("STARPU_TARGET_CLEAN_BUFFERS", "0", 0);
+	if (!getenv("STARPU_LIMIT_CPU_MEM"))
+		starpu_malloc_on_node_set_default_flags(STARPU_MAIN_RAM, STARPU_MALLOC_PINNED);
 }
 
 int
@@ -151,8 +149,6 @@ k3_runtime_create(struct k3_runtime **runtime, const struct k3_runtime_options *
 	starpu_conf_init(&conf);
 	if (options->device == K3_DEVICE_CPU)
 		conf.ncuda = 0;
-	else
-		keep_nothing_clean();
 	/* what cannot run on a GPU is loading; more workers would look for it all the time, in queues that
 	 * the GPU's worker needs */
 	if (options->device == K3_DEVICE_CUDA)
@@ -169,6 +165,8 @@ k3_runtime_create(struct k3_runtime **runtime, const struct k3_runtime_options *
 		free(r);
 		return K3_ENODEV;
 	}
+	if (options->device != K3_DEVICE_CPU)
+		leave_main_memory_uncounted();
 #ifdef K3_HAVE_OPENBLAS
 	openblas_set_num_threads(1);
 #endif

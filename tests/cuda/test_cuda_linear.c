@@ -94,8 +94,9 @@ TEST(a_sum_over_blocks_is_rounded_once)
 		/* read as well when it has columns that no one writes */
 		cuda_case_add(&c, CUDA_T, s->beta != 0 || s->pad ? CUDA_RW : CUDA_W, s->t * a.lddx,
 			      1, "dx");
-		/* of few values the largest decide: tens of thousands tell the roundings apart */
-		cuda_case_tolerance(&c, 1e-5, s->t > 1 ? 0.00185 : 0.004);
+		/* cuBLAS rounds twice where one product is added to bf16 */
+		bool several = s->r0 / s->block_rows != (s->r1 - 1) / s->block_rows;
+		cuda_case_tolerance(&c, 1e-5, several ? 0.00185 : 0.004);
 		cuda_case_add(&c, CUDA_T, CUDA_R, s->t * a.lddy, 1, "dy");
 		a.w = cuda_case_weight(&c, CUDA_T, CUDA_R, s->rows, s->cols, s->block_rows, 1, "w");
 		cuda_case_compare(&c, name, &a, dx_cpu, dx_f32, dx_bf16, 0);
