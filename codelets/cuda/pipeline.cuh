@@ -53,18 +53,6 @@ phase_release(uint32_t empty)
 		phase_arrive(empty);
 }
 
-/** A loader's arrival: with the copies that it has started, or after its ordinary stores. */
-static __device__ __forceinline__ void
-phase_loaded(uint32_t full, bool copies)
-{
-	if (copies) {
-		phase_arrive_copied(full);
-	} else {
-		copy_wait<0>();
-		phase_arrive(full);
-	}
-}
-
 /** What others wrote to shared memory may be read by products from here on. */
 static __device__ __forceinline__ void
 shared_fence(void)
@@ -72,17 +60,25 @@ shared_fence(void)
 	asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+/** A loader's arrival: with the copies that it has started where it made no ordinary stores. */
+static __device__ __forceinline__ void
+phase_loaded(uint32_t full, bool copies)
+{
+	if (copies) {
+		phase_arrive_copied(full);
+	} else {
+		/* of all copies, also of those in no group */
+		asm volatile("cp.async.wait_all;" ::: "memory");
+		shared_fence();
+		phase_arrive(full);
+	}
+}
+
 /** Barrier `id` (1 .. 15) of so many threads. */
 static __device__ __forceinline__ void
 group_sync(int id, int threads)
 {
 	asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
-
-static __device__ __forceinline__ void
-group_arrive(int id, int threads)
-{
-	asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
 template <int N>
