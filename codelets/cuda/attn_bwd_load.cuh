@@ -1,5 +1,5 @@
-/* The loader's side of backward attention: which items of work a block of the grid has, which columns
- * an item meets, and how tiles come into shared memory.
+/* The loader's side of backward attention: which items of work a block of the grid has, which
+ * columns an item meets, and how tiles come into shared memory.
  */
 #ifndef K3_CUDA_ATTN_BWD_LOAD_CUH
 #define K3_CUDA_ATTN_BWD_LOAD_CUH

@@ -4,7 +4,9 @@
  * read it arrive at `empty` when they are done.  Both sides count stages; the phase of a barrier is
  * the parity of how often the stage was used.  The traps: copies and stores of the loaders are seen
  * by products only after shared_fence in the waiting thread; registers change hands only if the
- * kernel has a bound on its blocks and the roles are two branches of one if.
+ * kernel has a bound on its blocks and the roles are two branches of one if, and who asks for more
+ * than the others have given away waits for ever: three warpgroups begin with 168 registers a
+ * thread (40 + 2 * 232, 24 + 2 * 240), four with 128 (32 + 3 * 160).
  */
 #ifndef K3_CUDA_PIPELINE_CUH
 #define K3_CUDA_PIPELINE_CUH
