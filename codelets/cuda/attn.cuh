@@ -14,7 +14,7 @@ extern "C" {
 #include "../../common/op/vit.h"
 }
 
-enum { NO_ID = 0x7fffffff, THREADS = 256, LOG2_PARTS = 32 };
+enum { NO_ID = 0x7fffffff, THREADS = 256 };
 
 /* A tile's layout on the device. */
 struct tile_rows {
@@ -133,7 +133,7 @@ block_ids(const struct crew &c, const struct tile_rows *t, int from, int n)
 	return {lo, hi, lo == hi && holes == 0};
 }
 
-/* Rows first .. last - 1 of a segment of a tile or a part, their id, whether all of them have it. */
+/* Rows first .. last - 1 of a segment or part of a tile, their id, whether all of them have it. */
 static __device__ __forceinline__ bool
 segment_rows(const struct tile_rows *t, int s, int *first, int *last, int *id)
 {

@@ -136,21 +136,21 @@ launch_plain(const struct k3_cuda *cuda, const struct k3_attn_bwd *p)
 	K3_CUDA_LAUNCHED("attn_bwd_plain");
 }
 
-template <int KQ, int V, bool KEYS>
+template <int KQ, int V, int GROUPS, bool KEYS>
 static void
 launch_tensor(const struct k3_cuda *cuda, const struct k3_attn_bwd *p)
 {
-	const int bytes = bwd_shared<KQ, V>::bytes;
-	unsigned items = blocks_for((size_t)(KEYS ? p->tk : p->t), BWD_ROWS) *
+	using sizes = bwd_shared<KQ, V, GROUPS>;
+	unsigned items = blocks_for((size_t)(KEYS ? p->tk : p->t), sizes::rows) *
 			 (unsigned)p->shape.heads,
 		 grid = items < cuda->processors ? items : cuda->processors;
 	bool whole = shape_whole(&p->shape) && rows_whole(&p->q) && rows_whole(&p->da) &&
 		     keys_whole(&p->keys, p->kv) && rows_whole(&p->dq) &&
 		     keys_whole(&p->dkeys, p->dkv);
 
-	allow_shared(attn_bwd_tensor<KQ, V, KEYS>, bytes);
-	attn_bwd_tensor<KQ, V, KEYS>
-		<<<grid, BWD_THREADS, bytes, (cudaStream_t)cuda->stream>>>(*p, whole);
+	allow_shared(attn_bwd_tensor<KQ, V, GROUPS, KEYS>, sizes::bytes);
+	attn_bwd_tensor<KQ, V, GROUPS, KEYS>
+		<<<grid, sizes::threads, sizes::bytes, (cudaStream_t)cuda->stream>>>(*p, whole);
 	K3_CUDA_LAUNCHED("attn_bwd_tensor");
 }
 
@@ -168,13 +168,13 @@ launch(const struct k3_cuda *cuda, enum k3_cuda_type type, const struct k3_attn_
 	else if (kq > 192 || v > 128 || !device_has_wgmma())
 		launch_plain<k3_bf16, KEYS>(cuda, p);
 	else if (kq <= 48 && v <= 32)
-		launch_tensor<48, 32, KEYS>(cuda, p);
+		launch_tensor<48, 32, 3, KEYS>(cuda, p);
 	else if (kq <= 96 && v <= 64)
-		launch_tensor<96, 64, KEYS>(cuda, p);
+		launch_tensor<96, 64, 3, KEYS>(cuda, p);
 	else if (kq <= 128)
-		launch_tensor<128, 128, KEYS>(cuda, p);
+		launch_tensor<128, 128, 2, KEYS>(cuda, p);
 	else
-		launch_tensor<192, 128, KEYS>(cuda, p);
+		launch_tensor<192, 128, 2, KEYS>(cuda, p);
 }
 
 void

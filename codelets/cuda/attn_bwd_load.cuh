@@ -1,12 +1,12 @@
-/* The loader's side of backward attention: which items of work a block of the grid has, which columns
- * an item meets, and how tiles come into shared memory.
+/* The loader's side of backward attention: which items of work a block of the grid has, which
+ * columns an item meets, and how tiles come into shared memory.
  */
 #ifndef K3_CUDA_ATTN_BWD_LOAD_CUH
 #define K3_CUDA_ATTN_BWD_LOAD_CUH
 #include "attn_tiles.cuh"
 #include "pipeline.cuh"
 
-enum { BWD_ROWS = 128, BWD_COLS = 64, BWD_STAGES = 3, BWD_THREADS = 3 * GROUP };
+enum { BWD_COLS = 64, BWD_STAGES = 3, BWD_GROUPS = 3 };
 
 /* Statistics of columns, where they are queries. */
 struct bwd_columns {
@@ -25,11 +25,12 @@ struct bwd_control {
 		empty[BWD_STAGES];
 	struct bwd_plan plan[2];
 	struct bwd_columns columns[BWD_STAGES];
-	int id[2][BWD_COLS]; /* of columns, for each warpgroup */
+	int id[BWD_GROUPS][BWD_COLS]; /* of columns, for each warpgroup */
 };
 
-template <int KQ, int V> struct bwd_shared {
-	static const int x = tile_bytes(BWD_ROWS, KQ), y = tile_bytes(BWD_ROWS, V),
+template <int KQ, int V, int GROUPS> struct bwd_shared {
+	static const int rows = 64 * GROUPS, threads = GROUP * (GROUPS + 1),
+			 x = tile_bytes(rows, KQ), y = tile_bytes(rows, V),
 			 column_x = tile_bytes(BWD_COLS, KQ),
 			 stage = column_x + tile_bytes(BWD_COLS, V),
 			 control = x + y + BWD_STAGES * stage,
@@ -72,11 +73,11 @@ next_block(struct bwd_block *b, const struct bwd_work &w)
 }
 
 /* Where things lie in shared memory, and barriers; every thread of the block calls. */
-template <int KQ, int V, bool KEYS>
+template <int KQ, int V, int GROUPS, bool KEYS>
 static __device__ __forceinline__ void
 bwd_begin(struct bwd_work *w, const struct k3_attn_bwd &p, bool whole)
 {
-	using sizes = bwd_shared<KQ, V>;
+	using sizes = bwd_shared<KQ, V, GROUPS>;
 	unsigned char *base = shared_base();
 	struct bwd_control *c = (struct bwd_control *)(base + sizes::control);
 
@@ -96,44 +97,44 @@ bwd_begin(struct bwd_work *w, const struct k3_attn_bwd &p, bool whole)
 	w->empty = shared_address(c->empty);
 	if (threadIdx.x == 0) {
 		phase_init(w->own_full, GROUP);
-		phase_init(w->own_empty, 8);
+		phase_init(w->own_empty, 4 * GROUPS);
 		for (int i = 0; i < 2; i++) {
 			phase_init(w->plan_full + 8 * i, GROUP);
-			phase_init(w->plan_empty + 8 * i, 8);
+			phase_init(w->plan_empty + 8 * i, 4 * GROUPS);
 		}
 		for (int i = 0; i < BWD_STAGES; i++) {
 			phase_init(w->full + 8 * i, GROUP);
-			phase_init(w->empty + 8 * i, 8);
+			phase_init(w->empty + 8 * i, 4 * GROUPS);
 		}
 	}
 	__syncthreads();
 }
 
 /* Items go back and forth over the blocks of the grid, heaviest first, so that all have alike. */
-template <bool KEYS>
+template <int GROUPS, bool KEYS>
 static __device__ __forceinline__ bool
 bwd_item(struct bwd_work *w, const struct k3_attn_bwd &p)
 {
 	int there = (int)(w->round & 1 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
 	int item = w->round * (int)gridDim.x + there, nth = item / p.shape.heads;
-	int blocks = ((KEYS ? p.tk : p.t) + BWD_ROWS - 1) / BWD_ROWS;
+	int rows = 64 * GROUPS, blocks = ((KEYS ? p.tk : p.t) + rows - 1) / rows;
 
 	w->head = item % p.shape.heads;
-	w->first = (KEYS ? nth : blocks - 1 - nth) * BWD_ROWS;
+	w->first = (KEYS ? nth : blocks - 1 - nth) * rows;
 	w->shift = w->rows.row0 + w->first - w->cols.row0;
 	return nth < blocks;
 }
 
 /* The loaders find the columns that the item meets. */
-template <bool KEYS>
+template <int GROUPS, bool KEYS>
 static __device__ __forceinline__ struct run
 bwd_prepare(struct bwd_work *w, int thread)
 {
 	const struct crew crew = {thread, GROUP, 1};
-	const int slot = w->round & 1;
-	struct ids ids = block_ids(crew, &w->rows, w->first, BWD_ROWS);
+	const int slot = w->round & 1, rows = 64 * GROUPS;
+	struct ids ids = block_ids(crew, &w->rows, w->first, rows);
 	int begin = w->causal && KEYS ? w->shift : 0,
-	    end = w->causal && !KEYS ? min(w->shift + BWD_ROWS, w->cols.n) : w->cols.n;
+	    end = w->causal && !KEYS ? min(w->shift + rows, w->cols.n) : w->cols.n;
 
 	w->run = partners(crew, &w->cols, ids, begin, end);
 	phase_wait(w->plan_empty + 8 * slot, w->round >> 1 & 1 ^ 1);
@@ -159,13 +160,13 @@ load_columns(const struct bwd_work &w, const struct k3_attn_bwd &p, const struct
 }
 
 /* Rows and columns of an item, all of whose rows are those of `all`. */
-template <int KQ, int V, bool KEYS>
+template <int KQ, int V, int GROUPS, bool KEYS>
 static __device__ __forceinline__ void
 load_item(struct bwd_work *w, const struct k3_attn_bwd &p, const struct run &all,
 	  struct bwd_block *b, int thread)
 {
-	using sizes = bwd_shared<KQ, V>;
-	uint32_t present = rows_present<BWD_ROWS, GROUP>(w->rows, all, w->first, thread);
+	using sizes = bwd_shared<KQ, V, GROUPS>;
+	uint32_t present = rows_present<sizes::rows, GROUP>(w->rows, all, w->first, thread);
 	struct side<k3_bf16> keys = key_side<k3_bf16>(&p.shape, &p.keys, p.kv, w->head),
 			     queries = query_side<k3_bf16>(&p.shape, &p.q, &p.da, w->head);
 	const struct source x = x_of(KEYS ? &queries : &keys), y = y_of(KEYS ? &queries : &keys),
@@ -176,9 +177,9 @@ load_item(struct bwd_work *w, const struct k3_attn_bwd &p, const struct run &all
 	if (!another)
 		return;
 	phase_wait(w->own_empty, w->loads++ & 1 ^ 1);
-	tile_load<BWD_ROWS, KQ, GROUP>(w->own, own_x, present, w->first, w->whole, thread);
-	tile_load<BWD_ROWS, V, GROUP>(w->own + sizes::x, own_y, present, w->first, w->whole,
-				      thread);
+	tile_load<sizes::rows, KQ, GROUP>(w->own, own_x, present, w->first, w->whole, thread);
+	tile_load<sizes::rows, V, GROUP>(w->own + sizes::x, own_y, present, w->first, w->whole,
+					 thread);
 	phase_loaded(w->own_full, w->whole);
 	for (; another; another = next_block(b, *w)) {
 		uint32_t stage = w->stages + b->at * sizes::stage;

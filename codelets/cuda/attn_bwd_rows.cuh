@@ -1,6 +1,6 @@
-/* What a thread of a multiplying warpgroup does with its rows of scores and gradients: masks, powers,
- * slopes, and where gradients go.  A thread has rows g and g + 8 of its warp's 16, of each eight
- * columns two.
+/* What a thread of a multiplying warpgroup does with its rows of scores and gradients: masks,
+ * powers, slopes, and where gradients go.  A thread has rows g and g + 8 of its warp's 16, of each
+ * eight columns two.
  */
 #ifndef K3_CUDA_ATTN_BWD_ROWS_CUH
 #define K3_CUDA_ATTN_BWD_ROWS_CUH

@@ -1,5 +1,5 @@
-/* The loader's side of forward attention: which items of work a block of the grid has, which keys an
- * item meets, and how tiles come into shared memory.  The trap: loader and multiplying warpgroups
+/* The loader's side of forward attention: which items of work a block of the grid has, which keys
+ * an item meets, and how tiles come into shared memory.  The trap: loader and multiplying warpgroups
  * count blocks of keys over all items, and both walk the same plan.
  */
 #ifndef K3_CUDA_ATTN_FWD_LOAD_CUH

@@ -1,6 +1,6 @@
-/* What a thread of a consuming warpgroup does with its rows of scores, weights and output: masks, the
- * running softmax, first and last values.  A thread has rows g and g + 8 of its warp's 16, of each
- * eight columns two.  The trap: a row that has seen no key yet has the maximum -inf. */
+/* What a thread of a multiplying warpgroup does with its rows of scores, weights and output: masks,
+ * the running softmax, first and last values.  A thread has rows g and g + 8 of its warp's 16, of
+ * each eight columns two.  The trap: a row that has seen no key yet has the maximum -inf. */
 #ifndef K3_CUDA_ATTN_FWD_ROWS_CUH
 #define K3_CUDA_ATTN_FWD_ROWS_CUH
 #include "attn_tiles.cuh"

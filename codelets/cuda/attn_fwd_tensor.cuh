@@ -55,7 +55,7 @@ wait_values(const struct fwd_work &w, const struct key_block &b)
 	phase_wait(w.value_full + 8 * stage_of(b), phase_of(b));
 }
 
-/* Rows of a consuming warpgroup: the thread's first in the block, its ids, where the warpgroup's
+/* Rows of a multiplying warpgroup: the thread's first in the block, its ids, where the warpgroup's
  * ids of keys are. */
 struct fwd_rows {
 	int group, row, query_id[2], *key_id;
@@ -116,6 +116,30 @@ fwd_drain(const struct fwd_work &w, struct key_block *b, bool any)
 	}
 }
 
+/* Weights of an item's first block; `next` becomes its successor.  Returns whether there is one. */
+template <int KQ, int V, int GROUPS>
+static __device__ __forceinline__ bool
+fwd_first(float *out, uint32_t *weights, struct softmax *run, const struct fwd_work &w,
+	  const struct k3_attn_fwd &p, const struct fwd_rows &r, struct key_block *next)
+{
+	struct key_block now = *next;
+	float s[FWD_KEYS / 2], shift[2];
+	struct fwd_edge edge = edge_of(w, r, now);
+	bool another;
+
+	wait_keys(w, now);
+	shared_fence();
+	fwd_scores<KQ, GROUPS>(s, w, now, r.group);
+	another = next_block(next, w);
+	wgmma_wait<0>();
+	phase_release(w.key_empty + 8 * stage_of(now));
+	fwd_mask(s, w, p, r, now, edge);
+	softmax_block<FWD_KEYS>(s, shift, run, p.shape.scale * 1.44269504f);
+	scale_output<V>(out, shift);
+	round_weights<FWD_KEYS>(weights, s);
+	return another;
+}
+
 /* Output of a warpgroup's queries of an item. */
 template <int KQ, int V, int GROUPS>
 static __device__ __forceinline__ void
@@ -137,18 +161,8 @@ fwd_multiply(struct fwd_work *w, const struct k3_attn_fwd &p, const struct fwd_r
 	if (loaded)
 		phase_wait(w->query_full, w->loads & 1);
 	if (any) {
-		wait_keys(*w, now);
-		shared_fence();
-		fwd_scores<KQ, GROUPS>(s, *w, now, r.group);
-		edge = edge_of(*w, r, now);
-		another = next_block(next, *w);
+		another = fwd_first<KQ, V, GROUPS>(out, weights, &run, *w, p, r, next);
 		more = another && sees(*w, *next, r.group);
-		wgmma_wait<0>();
-		phase_release(w->key_empty + 8 * stage_of(now));
-		fwd_mask(s, *w, p, r, now, edge);
-		softmax_block<FWD_KEYS>(s, shift, &run, scale);
-		scale_output<V>(out, shift);
-		round_weights<FWD_KEYS>(weights, s);
 	}
 	/* weights are those of block `now`, next is its successor */
 	while (more) {

@@ -1,6 +1,6 @@
-/* Tiles of attention operands for warpgroup products: how they come into shared memory, and the
- * masks of a block of scores.  The general loader takes single elements and zeros behind the last
- * column, so widths need not fill a product. */
+/* Tiles of attention operands for warpgroup products: how they come into shared memory.  The general
+ * loader takes single elements and zeros behind the last column, so widths need not fill a
+ * product. */
 #ifndef K3_CUDA_ATTN_TILES_CUH
 #define K3_CUDA_ATTN_TILES_CUH
 #include "attn.cuh"
@@ -146,19 +146,6 @@ tile_load(uint32_t tile, const struct source &s, uint32_t present, int row0, boo
 		tile_copy<ROWS, COLS, LOADERS>(tile, s, present, row0, thread);
 	else
 		tile_gather<ROWS, COLS, LOADERS>(tile, s, present, row0, thread);
-}
-
-/** Ids of rows row0 .. row0 + ROWS - 1 of a run, for masks; rows that nobody may see have `none`. */
-template <int ROWS>
-static __device__ __forceinline__ void
-ids_load(int *id, const struct tile_rows &t, const struct run &run, int row0, int none)
-{
-	for (int i = threadIdx.x; i < ROWS; i += THREADS) {
-		int row = row0 + i, x = 0;
-		if (row >= run.from && row < run.to)
-			x = row_id(&t, row);
-		id[i] = x ? x : none;
-	}
 }
 
 /* Which operands fit: element pairs and pieces of 16 bytes begin at their multiples. */

@@ -4,7 +4,9 @@
  * read it arrive at `empty` when they are done.  Both sides count stages; the phase of a barrier is
  * the parity of how often the stage was used.  The traps: copies and stores of the loaders are seen
  * by products only after shared_fence in the waiting thread; registers change hands only if the
- * kernel has a bound on its blocks and the roles are two branches of one if.
+ * kernel has a bound on its blocks and the roles are two branches of one if, and who asks for more
+ * than the others have given away waits for ever: three warpgroups begin with 168 registers a
+ * thread (40 + 2 * 232, 24 + 2 * 240), four with 128 (32 + 3 * 160).
  */
 #ifndef K3_CUDA_PIPELINE_CUH
 #define K3_CUDA_PIPELINE_CUH
@@ -53,18 +55,6 @@ phase_release(uint32_t empty)
 		phase_arrive(empty);
 }
 
-/** A loader's arrival: with the copies that it has started, or after its ordinary stores. */
-static __device__ __forceinline__ void
-phase_loaded(uint32_t full, bool copies)
-{
-	if (copies) {
-		phase_arrive_copied(full);
-	} else {
-		copy_wait<0>();
-		phase_arrive(full);
-	}
-}
-
 /** What others wrote to shared memory may be read by products from here on. */
 static __device__ __forceinline__ void
 shared_fence(void)
@@ -72,17 +62,25 @@ shared_fence(void)
 	asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+/** A loader's arrival: with the copies that it has started where it made no ordinary stores. */
+static __device__ __forceinline__ void
+phase_loaded(uint32_t full, bool copies)
+{
+	if (copies) {
+		phase_arrive_copied(full);
+	} else {
+		/* of all copies, also of those in no group */
+		asm volatile("cp.async.wait_all;" ::: "memory");
+		shared_fence();
+		phase_arrive(full);
+	}
+}
+
 /** Barrier `id` (1 .. 15) of so many threads. */
 static __device__ __forceinline__ void
 group_sync(int id, int threads)
 {
 	asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
-
-static __device__ __forceinline__ void
-group_arrive(int id, int threads)
-{
-	asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
 template <int N>

@@ -5,7 +5,7 @@
  * bytes.  The same tile serves as an operand whose sum runs over its columns (k_major) and, as the
  * right operand, over its rows (mn_major).  Four whole warps take part.  The traps: registers of a
  * product in flight must not be touched before wgmma_wait; what ordinary stores or cp.async wrote
- * is seen by products only after shared_fence in the writing thread and a barrier.
+ * is seen by products only after a barrier and shared_fence (pipeline.cuh).
  */
 #ifndef K3_CUDA_WGMMA_CUH
 #define K3_CUDA_WGMMA_CUH
@@ -78,24 +78,9 @@ shared_store_16(uint32_t to, uint4 x)
 		     : "memory");
 }
 
-static __device__ __forceinline__ void
-copy_commit(void)
-{
-	asm volatile("cp.async.commit_group;" ::: "memory");
-}
-
-/** All but the N youngest groups of copies have arrived, and products may read them after a barrier. */
-template <int N>
-static __device__ __forceinline__ void
-copy_wait(void)
-{
-	asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
-	asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-
-/** Descriptor of an operand `offset` bytes behind a tile: 128-byte swizzle, 1024 bytes from eight rows
- * to the next, `panel` bytes from a panel to the next where a product is wider than one.  Offsets
- * are constants after unrolling: an addition is left of each. */
+/** Descriptor of an operand `offset` bytes behind a tile: 128-byte swizzle, 1024 bytes from eight
+ * rows to the next, `panel` bytes from a panel to the next where a product is wider than one.
+ * Offsets are constants after unrolling: an addition is left of each. */
 static __device__ __forceinline__ uint64_t
 operand(uint32_t tile, int offset, int panel)
 {
@@ -114,11 +99,11 @@ k_major(uint32_t tile, int rows, int row, int k)
 		       k / 4 * rows * PANEL_ROW_BYTES + k % 4 * 32, 16);
 }
 
-/** Rows 16 k .. 16 k + 15, from panel `panel` on. */
+/** Rows 16 k .. 16 k + 15 of all panels. */
 static __device__ __forceinline__ uint64_t
-mn_major(uint32_t tile, int rows, int panel, int k)
+mn_major(uint32_t tile, int rows, int k)
 {
-	return operand(tile, (panel * rows + 16 * k) * PANEL_ROW_BYTES, rows * PANEL_ROW_BYTES);
+	return operand(tile, 16 * k * PANEL_ROW_BYTES, rows * PANEL_ROW_BYTES);
 }
 
 static __device__ __forceinline__ void
@@ -226,7 +211,7 @@ template <int COLS>
 static __device__ __forceinline__ void
 wgmma_rows(float *d, const uint32_t *a, uint32_t tile, int rows, int k)
 {
-	wgmma_register<COLS>(d, a, mn_major(tile, rows, 0, k));
+	wgmma_register<COLS>(d, a, mn_major(tile, rows, k));
 }
 
 /** 2^x, at most 2 units in the last place. */
