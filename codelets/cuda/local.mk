@@ -19,6 +19,9 @@ cuda_sources = \
 	codelets/kda/kda_scan_back_cuda.cu \
 	codelets/kda/kda_scan_cuda.cu \
 	codelets/kda/kda_table_cuda.cu \
+	codelets/kda/kda_walk_back_cuda.cu \
+	codelets/kda/kda_walk_cuda.cu \
+	codelets/kda/kda_wide_cuda.cu \
 	codelets/loss/lm_head_cuda.cu \
 	codelets/loss/lm_head_grad_cuda.cu \
 	codelets/loss/loss_sum_cuda.cu \
@@ -74,6 +77,8 @@ cuda_headers = \
 	codelets/kda/kda_rows.cuh \
 	codelets/kda/kda_scan.cuh \
 	codelets/kda/kda_sums.cuh \
+	codelets/kda/kda_walk.cuh \
+	codelets/kda/kda_wgmma.cuh \
 	codelets/mla/mla_gemm.cuh \
 	codelets/mla/mla_norm.cuh \
 	codelets/moe/expert_finish.cuh \

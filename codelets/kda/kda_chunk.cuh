@@ -43,6 +43,7 @@ struct kda_scratch {
 	float *m, *tm;	/* [heads, t, 64] */
 	void *s, *ds;	/* T [heads, slots, KP, VP]: entering state, gradient of the leaving */
 	float *dab;	/* [heads, blocks, 1 + KP] */
+	float *wide;	/* heads beyond KDA_MAX_WIDTH: all but the table */
 	size_t t, slots, vp;
 };
 
@@ -100,7 +101,17 @@ void k3i_kda_intra(const struct kda_task *x, bool backward, const struct k3_cuda
 template <typename T>
 void k3i_kda_scan(const struct kda_task *x, bool backward, const struct k3_cuda *cuda);
 template <typename T> void k3i_kda_scan_back(const struct kda_task *x, const struct k3_cuda *cuda);
+/** The walks of wide bf16 heads, where the device has warpgroup products. */
+bool k3i_kda_walks(size_t k);
+void k3i_kda_walk(const struct kda_task *x, bool backward, const struct k3_cuda *cuda);
+void k3i_kda_walk_back(const struct kda_task *x, const struct k3_cuda *cuda);
 template <typename T> void k3i_kda_local(const struct kda_task *x, const struct k3_cuda *cuda);
+
+/** Heads beyond KDA_MAX_WIDTH, all stages; so many of them at a time, and scratch memory. */
+template <typename T>
+void k3i_kda_wide(const struct kda_task *x, bool backward, const struct k3_cuda *cuda);
+size_t k3i_kda_wide_heads(const struct k3_kda_chunk_args *a);
+size_t k3i_kda_wide_bytes(const struct k3_kda_chunk_args *a, bool backward);
 
 /** Padded width of a head. */
 static inline size_t

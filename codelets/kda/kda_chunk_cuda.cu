@@ -14,18 +14,38 @@ take(char *base, size_t *used, size_t n)
 	return p;
 }
 
+static bool
+is_wide(const struct k3_kda_chunk_args *a)
+{
+	return a->k > KDA_MAX_WIDTH;
+}
+
+/* Heads that go through the stages together. */
+static size_t
+heads_at_once(const struct k3_kda_chunk_args *a)
+{
+	size_t hg = a->h1 - a->h0;
+
+	if (is_wide(a))
+		return k3i_kda_wide_heads(a);
+	return hg < HEADS_AT_ONCE ? hg : HEADS_AT_ONCE;
+}
+
 static struct kda_scratch
 cut(char *base, size_t *used, const struct k3_kda_chunk_args *a, bool backward, size_t elem)
 {
 	struct kda_scratch w = {};
-	size_t hg = a->h1 - a->h0, heads = hg < HEADS_AT_ONCE ? hg : HEADS_AT_ONCE;
-	size_t kp = k3i_kda_width(a->k), rows = heads * a->t, keys = rows * kp * elem;
+	size_t heads = heads_at_once(a), kp = k3i_kda_width(a->k), rows = heads * a->t, keys = rows * kp * elem;
 
 	*used = 0;
 	w.t = a->t;
 	w.slots = a->t / KDA_CHUNK;
 	w.vp = (a->v + KDA_BV - 1) / KDA_BV * KDA_BV;
 	w.table = (int *)take(base, used, (KDA_TABLE_HEAD + 4 * a->t) * sizeof(int));
+	if (is_wide(a)) {
+		w.wide = (float *)take(base, used, k3i_kda_wide_bytes(a, backward));
+		return w;
+	}
 	w.w = take(base, used, keys);
 	w.kbar = take(base, used, keys);
 	w.qd = take(base, used, keys);
@@ -97,8 +117,6 @@ task_of(void *const *buf, const struct k3_kda_chunk_args *a, uint32_t qkv, bool 
 	struct kda_task x = {};
 	size_t used;
 
-	/* wider heads have no kernel */
-	K3_CUDA_CHECK(a->k <= KDA_MAX_WIDTH ? cudaSuccess : cudaErrorInvalidValue);
 	x.a = *a;
 	x.qkv = buf[qkv];
 	x.f = buf[qkv + 1];
@@ -115,10 +133,10 @@ task_of(void *const *buf, const struct k3_kda_chunk_args *a, uint32_t qkv, bool 
 static bool
 next_heads(struct kda_task *x)
 {
-	size_t hg = x->a.h1 - x->a.h0;
+	size_t hg = x->a.h1 - x->a.h0, most = heads_at_once(&x->a);
 
 	x->first += x->heads;
-	x->heads = hg - x->first < HEADS_AT_ONCE ? hg - x->first : HEADS_AT_ONCE;
+	x->heads = hg - x->first < most ? hg - x->first : most;
 	return x->heads > 0;
 }
 
@@ -133,6 +151,10 @@ kda_chunk_fwd(void *const *buf, const struct k3_kda_chunk_args *a, const struct 
 	clear<T>(x.o, (a->h1 - a->h0) * a->v, &x, cuda);
 	k3i_kda_table(&x, cuda);
 	while (next_heads(&x)) {
+		if (is_wide(a)) {
+			k3i_kda_wide<T>(&x, false, cuda);
+			continue;
+		}
 		if (a->t)
 			k3i_kda_intra<T>(&x, false, cuda);
 		k3i_kda_scan<T>(&x, false, cuda);
@@ -158,6 +180,10 @@ kda_chunk_bwd(void *const *buf, const struct k3_kda_chunk_args *a, const struct 
 	clear<T>(x.dbr, hg, &x, cuda);
 	k3i_kda_table(&x, cuda);
 	while (next_heads(&x)) {
+		if (is_wide(a)) {
+			k3i_kda_wide<T>(&x, true, cuda);
+			continue;
+		}
 		if (a->t) {
 			k3i_kda_intra<T>(&x, true, cuda);
 			k3i_kda_scan<T>(&x, true, cuda);

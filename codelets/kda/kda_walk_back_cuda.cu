@@ -1,0 +1,184 @@
+/* Back over KDA's states for wide bf16 heads: dV~ = Pq^T dO + K- dS, then
+ * dS = exp(G_last) dS + (s Q exp(G))^T dO - W^T dV~, with dS transposed in registers.
+ *
+ * Needs no state, so it does not wait for the forward's repetition.  Keeps dV~ and the gradients of
+ * leaving states that are in slots.
+ */
+#include "kda_walk.cuh"
+
+static __device__ __forceinline__ void
+fill(struct walk_stage *to, float *last, const struct kda_task &x, const struct kda_entry &e,
+     const int *order)
+{
+	const struct kda_scratch &w = x.work;
+	size_t at = blockIdx.y * w.t + (size_t)e.row;
+
+	walk_fetch<1>(to->p, (const k3_bf16 *)w.p + at * WALK_ROWS, e.n);
+	walk_fetch_rows(to->columns, walk_rows_of(x.d_o, e.n, (int)blockIdx.x * WALK_V, x), order);
+	walk_fetch<2>(to->kbar, (const k3_bf16 *)w.kbar + at * WALK_K, e.n);
+	walk_fetch<2>(to->qd, (const k3_bf16 *)w.qd + at * WALK_K, e.n);
+	walk_fetch<2>(to->w, (const k3_bf16 *)w.w + at * WALK_K, e.n);
+	walk_fetch_last(last, x, e);
+	copy_commit();
+}
+
+/* One thread; what comes later than the stages reach. */
+static __device__ __forceinline__ void
+look_ahead(const struct kda_task &x, const struct kda_entry &e)
+{
+	const struct kda_scratch &w = x.work;
+	size_t at = blockIdx.y * w.t + (size_t)e.row;
+
+	walk_prefetch(w.p, at, e.n, WALK_ROWS);
+	walk_prefetch(w.kbar, at, e.n, WALK_K);
+	walk_prefetch(w.qd, at, e.n, WALK_K);
+	walk_prefetch(w.w, at, e.n, WALK_K);
+}
+
+/* Chunk i of the way back is chunk `chunks - 1 - i` of the table. */
+static __device__ __forceinline__ struct kda_entry
+entry_back(const struct kda_task &x, int chunks, int i)
+{
+	return kda_entry_at(x.work, chunks - 1 - i);
+}
+
+static __device__ __forceinline__ void
+bring(struct walk_shared &sh, const struct kda_task &x)
+{
+	const int ahead = WALK_STAGES + 1;
+	int chunks = x.work.table[0], order[WALK_ROWS / 16];
+	struct kda_entry e = {0, 0, KDA_NONE, KDA_NONE}, next = e, far = e;
+
+	if (chunks > 0)
+		next = entry_back(x, chunks, 0);
+	walk_order(order, x, next);
+	for (int i = 0; i < chunks; i++) {
+		e = next;
+		if (i + 1 < chunks)
+			next = entry_back(x, chunks, i + 1);
+		if (i >= WALK_STAGES)
+			walk_meet(WALK_EMPTY + i % WALK_STAGES, 2 * WALK_GROUP);
+		fill(&sh.stage[i % WALK_STAGES], sh.last[i % WALK_STAGES], x, e, order);
+		walk_order(order, x, next);
+		if (threadIdx.x == WALK_GROUP && i > 0 && i - 1 + ahead < chunks)
+			look_ahead(x, far);
+		if (i + ahead < chunks)
+			far = entry_back(x, chunks, i + ahead);
+		if (i > 0) {
+			copy_wait<1>();
+			walk_arrive(WALK_FULL + (i - 1) % WALK_STAGES);
+		}
+	}
+	copy_wait<0>();
+	if (chunks > 0)
+		walk_arrive(WALK_FULL + (chunks - 1) % WALK_STAGES);
+}
+
+/* What the computing warpgroup keeps from chunk to chunk; s is dS. */
+struct back_regs {
+	float s[WALK_K / 2], y[WALK_ROWS / 2];
+	uint32_t left[WALK_K / 4], values[WALK_ROWS / 4], d_o[WALK_ROWS / 4];
+};
+
+/* The gradient of the chunk's leaving state, rounded, and its decay. */
+static __device__ __forceinline__ void
+enter(struct back_regs *r, const struct walk_shared &sh, const struct kda_task &x,
+      const struct kda_entry &e, int i)
+{
+	if (e.to < 0)
+		walk_state_load(r->s, e.to == KDA_OUTSIDE ? walk_outside(x.ds_out, x) : NULL,
+				(int)blockIdx.x * WALK_V, x.a);
+	round_left<WALK_K>(r->left, r->s);
+	walk_decay(r->s, sh.last[i % WALK_STAGES]);
+}
+
+static __device__ __forceinline__ void
+one_chunk(struct back_regs *r, struct walk_shared &sh, const struct kda_task &x,
+	  const struct kda_entry &e, const struct walk_stage &g)
+{
+	int col = (int)blockIdx.x * WALK_V;
+
+	wgmma_fence();
+	times_tile<WALK_V, false>(r->y, r->d_o, shared_address(g.p), false);
+	times_transposed<WALK_K / 16, false>(r->y, r->left, shared_address(g.kbar), true);
+	wgmma_commit();
+	times_tile<WALK_K, false>(r->s, r->d_o, shared_address(g.qd), true);
+	wgmma_commit();
+	if (e.to >= 0) {
+		size_t slot = blockIdx.y * x.work.slots + (size_t)e.to;
+
+		walk_tile_store<WALK_K>(sh.state, r->left);
+		walk_rows_store<WALK_K>(
+			walk_rows_at(x.work.ds, slot * WALK_K, WALK_K, col, x.work.vp), NULL,
+			sh.state);
+	}
+	wgmma_wait<1>();
+	settled<WALK_ROWS>(r->y);
+	round_left<WALK_ROWS>(r->values, r->y);
+	wgmma_fence();
+	times_tile<WALK_K, true>(r->s, r->values, shared_address(g.w), true);
+	wgmma_commit();
+	walk_tile_store<WALK_ROWS>(sh.rows, r->values);
+	walk_rows_store<WALK_ROWS>(walk_rows_at(x.work.dvt,
+						blockIdx.y * x.work.t + (size_t)e.row, e.n, col,
+						x.work.vp),
+				   NULL, sh.rows);
+}
+
+static __device__ __forceinline__ struct kda_entry
+walk_back(struct back_regs *r, struct walk_shared &sh, const struct kda_task &x, int chunks)
+{
+	struct kda_entry e = {0, 0, KDA_NONE, KDA_OUTSIDE}, next = e;
+
+	if (chunks > 0)
+		next = entry_back(x, chunks, 0);
+	for (int i = 0; i < chunks; i++) {
+		int at = i % WALK_STAGES;
+
+		e = next;
+		if (i + 1 < chunks)
+			next = entry_back(x, chunks, i + 1);
+		walk_meet(WALK_FULL + at, 2 * WALK_GROUP);
+		walk_left(r->d_o, sh.stage[at].columns);
+		enter(r, sh, x, e, i);
+		one_chunk(r, sh, x, e, sh.stage[at]);
+		wgmma_wait<0>();
+		settled<WALK_K>(r->s);
+		if (i + WALK_STAGES < chunks)
+			walk_arrive(WALK_EMPTY + at);
+	}
+	return e;
+}
+
+static __global__ void
+__launch_bounds__(WALK_THREADS, 1) walk_chunks_back(const __grid_constant__ struct kda_task x)
+{
+#if K3_WGMMA
+	extern __shared__ unsigned char raw[];
+	struct walk_shared &sh = walk_shared_at(raw);
+	int chunks = x.work.table[0], col = (int)blockIdx.x * WALK_V;
+	struct back_regs r;
+
+	if (__shfl_sync(0xffffffffu, threadIdx.x / WALK_GROUP, 0)) {
+		bring(sh, x);
+		return;
+	}
+	struct kda_entry e = walk_back(&r, sh, x, chunks);
+	if (!x.ds_in)
+		return;
+	if (e.from != KDA_OUTSIDE)
+		walk_state_load(r.s, x.work.table[1] ? walk_outside(x.ds_out, x) : NULL, col, x.a);
+	walk_state_store((float *)walk_outside(x.ds_in, x), r.s, col, x.a);
+#endif
+}
+
+void
+k3i_kda_walk_back(const struct kda_task *x, const struct k3_cuda *cuda)
+{
+	dim3 grid(blocks_for(x->work.vp, WALK_V), (unsigned)x->heads);
+
+	K3_CUDA_CHECK(cudaFuncSetAttribute(
+		walk_chunks_back, cudaFuncAttributeMaxDynamicSharedMemorySize, WALK_BYTES));
+	walk_chunks_back<<<grid, WALK_THREADS, WALK_BYTES, (cudaStream_t)cuda->stream>>>(*x);
+	K3_CUDA_LAUNCHED("walk_chunks_back");
+}
