@@ -77,7 +77,7 @@ bring(struct walk_shared &sh, const struct kda_task &x)
 /* What the computing warpgroup keeps from chunk to chunk; s is dS. */
 struct back_regs {
 	float s[WALK_K / 2], y[WALK_ROWS / 2];
-	uint32_t left[WALK_K / 4], values[WALK_ROWS / 4], d_o[WALK_ROWS / 4];
+	uint32_t left[WALK_K / 4], values[WALK_ROWS / 4];
 };
 
 /* The gradient of the chunk's leaving state, rounded, and its decay. */
@@ -99,10 +99,9 @@ one_chunk(struct back_regs *r, struct walk_shared &sh, const struct kda_task &x,
 	int col = (int)blockIdx.x * WALK_V;
 
 	wgmma_fence();
-	times_tile<WALK_V, false>(r->y, r->d_o, shared_address(g.p), false);
 	times_transposed<WALK_K / 16, false>(r->y, r->left, shared_address(g.kbar), true);
 	wgmma_commit();
-	times_tile<WALK_K, false>(r->s, r->d_o, shared_address(g.qd), true);
+	tiles_product<WALK_K>(r->s, shared_address(g.columns), shared_address(g.qd), true);
 	wgmma_commit();
 	if (e.to >= 0) {
 		size_t slot = blockIdx.y * x.work.slots + (size_t)e.to;
@@ -125,6 +124,20 @@ one_chunk(struct back_regs *r, struct walk_shared &sh, const struct kda_task &x,
 				   NULL, sh.rows);
 }
 
+/* Waits for the tiles of chunk i, if there is one, and starts y = (Pq^T dO)^T.  What this makes of a
+ * stage behind the last chunk is not used. */
+static __device__ __forceinline__ void
+meet_chunk(struct back_regs *r, struct walk_shared &sh, int i, int chunks)
+{
+	const struct walk_stage &g = sh.stage[i % WALK_STAGES];
+
+	if (i < chunks)
+		walk_meet(WALK_FULL + i % WALK_STAGES, 2 * WALK_GROUP);
+	wgmma_fence();
+	tiles_product<WALK_V>(r->y, shared_address(g.columns), shared_address(g.p), false);
+	wgmma_commit();
+}
+
 static __device__ __forceinline__ struct kda_entry
 walk_back(struct back_regs *r, struct walk_shared &sh, const struct kda_task &x, int chunks)
 {
@@ -132,20 +145,25 @@ walk_back(struct back_regs *r, struct walk_shared &sh, const struct kda_task &x,
 
 	if (chunks > 0)
 		next = entry_back(x, chunks, 0);
+	meet_chunk(r, sh, 0, chunks);
+	if (chunks > 0)
+		enter(r, sh, x, next, 0);
+	wgmma_wait<0>();
+	settled<WALK_ROWS>(r->y);
 	for (int i = 0; i < chunks; i++) {
-		int at = i % WALK_STAGES;
-
 		e = next;
 		if (i + 1 < chunks)
 			next = entry_back(x, chunks, i + 1);
-		walk_meet(WALK_FULL + at, 2 * WALK_GROUP);
-		walk_left(r->d_o, sh.stage[at].columns);
-		enter(r, sh, x, e, i);
-		one_chunk(r, sh, x, e, sh.stage[at]);
-		wgmma_wait<0>();
+		one_chunk(r, sh, x, e, sh.stage[i % WALK_STAGES]);
+		meet_chunk(r, sh, i + 1, chunks);
+		wgmma_wait<1>();
 		settled<WALK_K>(r->s);
 		if (i + WALK_STAGES < chunks)
-			walk_arrive(WALK_EMPTY + at);
+			walk_arrive(WALK_EMPTY + i % WALK_STAGES);
+		if (i + 1 < chunks)
+			enter(r, sh, x, next, i + 1);
+		wgmma_wait<0>();
+		settled<WALK_ROWS>(r->y);
 	}
 	return e;
 }

@@ -149,6 +149,7 @@ walk_with_output(struct walk_regs *r, struct walk_shared &sh, const struct kda_t
 	if (chunks > 0) {
 		next = kda_entry_at(x.work, 0);
 		meet_chunk(r, sh, 0);
+		enter(r, sh, x, next, 0);
 	}
 	for (int i = 0; i < chunks; i++) {
 		const struct walk_stage &g = sh.stage[i % WALK_STAGES];
@@ -156,7 +157,6 @@ walk_with_output(struct walk_regs *r, struct walk_shared &sh, const struct kda_t
 		e = next;
 		if (i + 1 < chunks)
 			next = kda_entry_at(x.work, i + 1);
-		enter(r, sh, x, e, i);
 		begin_values(r, g);
 		wgmma_fence();
 		times_transposed<WALK_K / 16, false>(r->o, r->left, shared_address(g.qd), false);
@@ -171,8 +171,11 @@ walk_with_output(struct walk_regs *r, struct walk_shared &sh, const struct kda_t
 		begin_update(r, g, true);
 		if (i + 1 < chunks)
 			meet_chunk(r, sh, i + 1);
-		wgmma_wait<0>();
+		wgmma_wait<1>();
 		settled<WALK_K>(r->s);
+		if (i + 1 < chunks)
+			enter(r, sh, x, next, i + 1);
+		wgmma_wait<0>();
 		settled<WALK_ROWS>(r->o);
 		round_left<WALK_ROWS>(out, r->o);
 		before = e.n;

@@ -36,6 +36,28 @@ wgmma_left(float *d, const uint32_t *a, uint64_t b, int add)
 #endif
 }
 
+/** d [64, N] = (add ? d : 0) + A^T B, 16 rows of A and of B. */
+template <int N>
+static __device__ __forceinline__ void
+wgmma_rows_of_both(float *d, uint64_t a, uint64_t b, int add)
+{
+	static_assert(N == 64 || N == 128, "no such product");
+#if K3_WGMMA
+	if constexpr (N == 64)
+		asm volatile("{.reg .pred p; setp.ne.b32 p, %34, 0;\n"
+			     "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" K3_REG32
+			     "}, %32, %33, p, 1, 1, 1, 1;}"
+			     : K3_ACC16(d, 0), K3_ACC16(d, 16)
+			     : "l"(a), "l"(b), "r"(add));
+	else
+		asm volatile("{.reg .pred p; setp.ne.b32 p, %66, 0;\n"
+			     "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" K3_REG64
+			     "}, %64, %65, p, 1, 1, 1, 1;}"
+			     : K3_ACC16(d, 0), K3_ACC16(d, 16), K3_ACC16(d, 32), K3_ACC16(d, 48)
+			     : "l"(a), "l"(b), "r"(add));
+#endif
+}
+
 /** Rows 16 k .. 16 k + 15 of a tile of two panels. */
 static __device__ __forceinline__ uint64_t
 two_panels(uint32_t tile, int k)
@@ -65,6 +87,19 @@ times_tile(float *d, const uint32_t *a, uint32_t tile, bool add)
 					      COLS == 64 ? mn_major(tile, WALK_ROWS, 0, k)
 							 : two_panels(tile, k),
 					      add || k > 0);
+}
+
+/** d (+)= left^T tile, sums over the 64 rows of both; left has 64 columns, tile COLS. */
+template <int COLS>
+static __device__ __forceinline__ void
+tiles_product(float *d, uint32_t left, uint32_t tile, bool add)
+{
+#pragma unroll
+	for (int k = 0; k < WALK_ROWS / 16; k++)
+		wgmma_rows_of_both<COLS>(d, mn_major(left, WALK_ROWS, 0, k),
+					 COLS == 64 ? mn_major(tile, WALK_ROWS, 0, k)
+						    : two_panels(tile, k),
+					 add || k > 0);
 }
 
 /** Accumulators of N columns that wgmma_wait has brought in. */
