@@ -18,7 +18,9 @@ cuda_sources = \
 	codelets/kda/kda_proj_cuda.cu \
 	codelets/kda/kda_scan_back_cuda.cu \
 	codelets/kda/kda_scan_cuda.cu \
+	codelets/kda/kda_sums_back_cuda.cu \
 	codelets/kda/kda_table_cuda.cu \
+	codelets/kda/kda_wy_back_cuda.cu \
 	codelets/loss/lm_head_cuda.cu \
 	codelets/loss/lm_head_grad_cuda.cu \
 	codelets/loss/loss_sum_cuda.cu \
@@ -66,8 +68,10 @@ cuda_headers = \
 	codelets/cuda/runs.cuh \
 	codelets/cuda/situ.cuh \
 	codelets/cuda/wgmma.cuh \
+	codelets/kda/kda_channels.cuh \
 	codelets/kda/kda_chunk.cuh \
 	codelets/kda/kda_conv.cuh \
+	codelets/kda/kda_decay.cuh \
 	codelets/kda/kda_local.cuh \
 	codelets/kda/kda_mma.cuh \
 	codelets/kda/kda_ptx.cuh \

@@ -248,6 +248,7 @@ left_operand(struct intra<T, KP> &s, const struct kda_task &x, const struct kda_
 
 		s.u.inverse.beta_t[r * S::ldt + c] = narrow<T>(t * s.beta[c]);
 		if (backward && r < e.n) {
+			if (sizeof(T) == 2 && !x.a.raw && x.a.v <= 128) ((k3_bf16 *)x.work.tm)[at * 64 + i] = narrow<k3_bf16>(t); else
 			x.work.tm[at * 64 + i] = t;
 			x.work.m[at * 64 + i] = s.m[r * S::ld64 + c];
 		}

@@ -1,5 +1,8 @@
 /* Gradients inside a chunk, second half: what follows the decayed sums, the gate, and the kernel. */
+#include "kda_channels.cuh"
 #include "kda_sums.cuh"
+
+enum { SUM_WARPS = 16 };
 
 /* dp = s tril(dO V~^T) and dm = beta dL as tiles; dbeta += rowsum(dL M). */
 template <typename T, int KP>
@@ -204,7 +207,7 @@ __launch_bounds__(LOCAL_THREADS, 1) local_gradients(struct kda_task x)
 	__shared__ float part[32];
 	size_t head = blockIdx.y;
 	float da = 0, db = 0, sum = 0,
-	      *dab = x.work.dab + (head * gridDim.x + blockIdx.x) * (1 + KP);
+	      *dab = x.work.dab + (head * gridDim.x + blockIdx.x) * (KDA_DAB_HEAD + KP);
 
 	for (int i = (int)blockIdx.x; i < x.work.table[0]; i += (int)gridDim.x)
 		one_chunk<T, KP>(&da, &db, sh, x, kda_entry_at(x.work, i), head);
@@ -216,23 +219,60 @@ __launch_bounds__(LOCAL_THREADS, 1) local_gradients(struct kda_task x)
 	for (int i = (int)threadIdx.x; threadIdx.x < KP && i < LOCAL_THREADS; i += KP)
 		sum += sh.states[i];
 	if (threadIdx.x < KP)
-		dab[1 + threadIdx.x] = sum;
+		dab[KDA_DAB_HEAD + threadIdx.x] = sum;
 }
 
-/* dab of one head: sums over the blocks, which are none where the tile has no rows. */
+/* dab of a head, 32 of its numbers a block: sums over the blocks of the stage before, which are none
+ * where the tile has no rows. */
 static __global__ void
-sum_dab(struct kda_task x, size_t blocks, size_t kp)
+sum_dab(struct kda_task x, size_t blocks, size_t kp, int parts)
 {
-	size_t head = blockIdx.x, hg = x.a.h1 - x.a.h0, i = x.first + head;
-	const float *dab = x.work.dab + head * blocks * (1 + kp);
+	__shared__ float part[SUM_WARPS][32];
+	size_t head = blockIdx.y, hg = x.a.h1 - x.a.h0, i = x.first + head;
+	size_t lane = threadIdx.x & 31, warp = threadIdx.x / 32, c = blockIdx.x * 32 + lane;
+	const float *dab = x.work.dab + head * blocks * (KDA_DAB_HEAD + kp);
+	float sum = 0;
 
-	for (size_t c = threadIdx.x; c < 1 + x.a.k; c += blockDim.x) {
-		float sum = 0;
+	for (size_t b = warp; c <= x.a.k && b < blocks; b += SUM_WARPS) {
+		const float *from = dab + b * (KDA_DAB_HEAD + kp);
 
-		for (size_t b = 0; b < blocks; b++)
-			sum += dab[b * (1 + kp) + c];
-		x.dab[c == 0 ? i : hg + i * x.a.k + c - 1] = sum;
+		sum += c > 0 ? from[KDA_DAB_HEAD + c - 1] : parts > 1 ? from[0] + from[1] : from[0];
 	}
+	part[warp][lane] = sum;
+	__syncthreads();
+	if (warp > 0 || c > x.a.k)
+		return;
+	for (int w = 1; w < SUM_WARPS; w++)
+		sum += part[w][lane];
+	x.dab[c == 0 ? i : hg + i * x.a.k + c - 1] = sum;
+}
+
+/* dbr of all rows from the parts of dbeta. */
+static __global__ void
+sum_dbeta(struct kda_task x, int parts)
+{
+	size_t head = blockIdx.y, p = (size_t)blockIdx.x * LOCAL_THREADS + threadIdx.x;
+	struct kda_head<k3_bf16> h = kda_head_of<k3_bf16>(x, head);
+	const float *dbeta = x.work.dbeta + (head * x.work.t + p) * KDA_DBETA_PARTS;
+	float sum = 0;
+
+	if (p >= (size_t)x.layout[K3_TL_VALID])
+		return;
+	size_t row = (size_t)kda_order(x.layout)[p];
+	float beta = kda_sigmoid(wide(h.br[row * h.ld_br]));
+	for (int i = 0; i < parts; i++)
+		sum += dbeta[i];
+	((k3_bf16 *)x.dbr)[row * (x.a.h1 - x.a.h0) + x.first + head] =
+		narrow<k3_bf16>(sum * beta * (1.0f - beta));
+}
+
+static void
+launch_sum_dab(const struct kda_task *x, size_t blocks, int parts, cudaStream_t stream)
+{
+	dim3 grid((unsigned)(x->a.k / 32 + 1), (unsigned)x->heads);
+
+	sum_dab<<<grid, 32 * SUM_WARPS, 0, stream>>>(*x, blocks, k3i_kda_width(x->a.k), parts);
+	K3_CUDA_LAUNCHED("sum_dab");
 }
 
 template <typename T, int KP>
@@ -248,8 +288,23 @@ launch(const struct kda_task *x, const struct k3_cuda *cuda)
 	if (blocks)
 		local_gradients<T, KP><<<grid, LOCAL_THREADS, bytes, stream>>>(*x);
 	K3_CUDA_LAUNCHED("local_gradients");
-	sum_dab<<<(unsigned)x->heads, 160, 0, stream>>>(*x, blocks, KP);
-	K3_CUDA_LAUNCHED("sum_dab");
+	launch_sum_dab(x, blocks, 1, stream);
+}
+
+static void
+launch_by_channels(const struct kda_task *x, const struct k3_cuda *cuda)
+{
+	cudaStream_t stream = (cudaStream_t)cuda->stream;
+	int parts = k3i_kda_width(x->a.k) > 64 ? 2 : 1;
+	dim3 grid(blocks_for(x->work.t, LOCAL_THREADS), (unsigned)x->heads);
+
+	if (x->work.t) {
+		k3i_kda_wy_back(x, cuda);
+		k3i_kda_sums_back(x, cuda);
+		sum_dbeta<<<grid, LOCAL_THREADS, 0, stream>>>(*x, 1 + parts);
+		K3_CUDA_LAUNCHED("sum_dbeta");
+	}
+	launch_sum_dab(x, k3i_kda_chunks(x->work.t), parts, stream);
 }
 
 template <typename T>
@@ -258,7 +313,9 @@ k3i_kda_local(const struct kda_task *x, const struct k3_cuda *cuda)
 {
 	size_t width = k3i_kda_width(x->a.k);
 
-	if (width == 32)
+	if (kda_by_channels<T>(x->a))
+		launch_by_channels(x, cuda);
+	else if (width == 32)
 		launch<T, 32>(x, cuda);
 	else if (width == 64)
 		launch<T, 64>(x, cuda);

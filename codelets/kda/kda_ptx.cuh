@@ -31,6 +31,16 @@ ldmatrix_trans(uint32_t *r, const void *row)
 		     : "memory");
 }
 
+/** Stores four matrices, each transposed; lane l names row l % 8 of matrix l / 8. */
+static __device__ __forceinline__ void
+stmatrix_trans(void *row, const uint32_t *r)
+{
+	asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};"
+		     :
+		     : "r"(shared_address(row)), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+		     : "memory");
+}
+
 /** c [16, 8] += a [16, 16] b [16, 8] */
 static __device__ __forceinline__ void
 mma_bf16(float *c, const uint32_t *a, uint32_t b0, uint32_t b1)
@@ -68,6 +78,23 @@ exp2_flush(float x)
 
 	asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
 	return y;
+}
+
+/** 1 / x to about an ulp; of infinity 0. */
+static __device__ __forceinline__ float
+reciprocal(float x)
+{
+	float y;
+
+	asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+	return y;
+}
+
+/** Asks for a line of device memory. */
+static __device__ __forceinline__ void
+prefetch(const void *p)
+{
+	asm volatile("prefetch.global.L2 [%0];" : : "l"(p));
 }
 
 /** Copies 16 bytes to shared memory, or clears them there. */
