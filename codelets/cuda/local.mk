@@ -21,6 +21,7 @@ cuda_sources = \
 	codelets/kda/kda_sums_back_cuda.cu \
 	codelets/kda/kda_table_cuda.cu \
 	codelets/kda/kda_wy_back_cuda.cu \
+	codelets/kda/kda_wy_cuda.cu \
 	codelets/loss/lm_head_cuda.cu \
 	codelets/loss/lm_head_grad_cuda.cu \
 	codelets/loss/loss_sum_cuda.cu \

@@ -107,6 +107,7 @@ void k3i_kda_scan(const struct kda_task *x, bool backward, const struct k3_cuda 
 template <typename T> void k3i_kda_scan_back(const struct kda_task *x, const struct k3_cuda *cuda);
 template <typename T> void k3i_kda_local(const struct kda_task *x, const struct k3_cuda *cuda);
 
+void k3i_kda_wy(const struct kda_task *x, bool backward, const struct k3_cuda *cuda);
 void k3i_kda_wy_back(const struct kda_task *x, const struct k3_cuda *cuda);
 void k3i_kda_sums_back(const struct kda_task *x, const struct k3_cuda *cuda);
 

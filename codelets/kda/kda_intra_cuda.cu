@@ -8,7 +8,7 @@
  * channels at a time and memory that serves twice leave room for two blocks of bf16 on a
  * multiprocessor.
  */
-#include "kda_rows.cuh"
+#include "kda_channels.cuh"
 
 enum { THREADS = 256 };
 
@@ -248,7 +248,6 @@ left_operand(struct intra<T, KP> &s, const struct kda_task &x, const struct kda_
 
 		s.u.inverse.beta_t[r * S::ldt + c] = narrow<T>(t * s.beta[c]);
 		if (backward && r < e.n) {
-			if (sizeof(T) == 2 && !x.a.raw && x.a.v <= 128) ((k3_bf16 *)x.work.tm)[at * 64 + i] = narrow<k3_bf16>(t); else
 			x.work.tm[at * 64 + i] = t;
 			x.work.m[at * 64 + i] = s.m[r * S::ld64 + c];
 		}
@@ -339,7 +338,9 @@ k3i_kda_intra(const struct kda_task *x, bool backward, const struct k3_cuda *cud
 {
 	size_t width = k3i_kda_width(x->a.k);
 
-	if (width == 32)
+	if (kda_by_channels<T>(x->a))
+		k3i_kda_wy(x, backward, cuda);
+	else if (width == 32)
 		launch<T, 32>(x, backward, cuda);
 	else if (width == 64)
 		launch<T, 64>(x, backward, cuda);
