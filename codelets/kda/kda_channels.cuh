@@ -17,12 +17,17 @@
 
 typedef struct fragment<k3_bf16> kda_frag;
 
-/** Whether a task may use these kernels; the others take any type, gate and width. */
+/** Whether a task may use these kernels; the others take any type, gate, width and address. */
 template <typename T>
 static inline bool
-kda_by_channels(const struct k3_kda_chunk_args &a)
+kda_by_channels(const struct kda_task &x)
 {
-	return sizeof(T) == 2 && !a.raw && a.lower_bound >= -5.0f && a.v <= KDA_MAX_WIDTH;
+	const struct k3_kda_chunk_args &a = x.a;
+	uintptr_t all = (uintptr_t)x.qkv | (uintptr_t)x.f | (uintptr_t)x.d_o | (uintptr_t)x.dqkv |
+			(uintptr_t)x.df;
+
+	return sizeof(T) == 2 && !a.raw && a.lower_bound >= -5.0f && a.v <= KDA_MAX_WIDTH &&
+	       (a.k | a.v) % 8 == 0 && all % 16 == 0;
 }
 
 /** Element of a tile where pack `pack` of a row begins. */
@@ -144,30 +149,30 @@ matrix_store(k3_bf16 *tile, const float (*x)[4], int pack)
 	}
 }
 
-/** THREADS threads copy PACKS packs of rows to a tile, from pack `first` on, asynchronously where they
- * are aligned; zeros behind n rows and `cols` columns.  order: NULL for rows that follow each
- * other. */
+/** THREADS threads copy PACKS packs of rows to a tile, from pack `first` on; zeros behind n rows and
+ * `cols` columns.  order: NULL for rows that follow each other. */
 template <int COLS, int PACKS, int THREADS>
 static __device__ __forceinline__ void
 rows_fetch(k3_bf16 *tile, int first, const k3_bf16 *from, size_t ld, const int32_t *order, int n,
 	   int cols)
 {
-	bool aligned = ((uintptr_t)from | ld * sizeof(*from)) % 16 == 0 && cols % 8 == 0;
+	const int runs = KDA_CHUNK * PACKS / THREADS;
+	int i = (int)threadIdx.x % THREADS, pack = i % PACKS, r = i / PACKS, row[runs];
 
-	for (int i = (int)threadIdx.x % THREADS; i < KDA_CHUNK * PACKS; i += THREADS) {
-		int r = i / PACKS, c = i % PACKS * 8;
-		size_t row = r >= n ? 0 : order ? (size_t)order[r] : (size_t)r;
-		const k3_bf16 *src = from + row * ld + c;
-		k3_bf16 *to = tile + pack_at<COLS>(r, first + i % PACKS);
-
-		if (aligned) {
-			bool live = r < n && c < cols;
-			copy_async(to, live ? src : from, live);
-			continue;
-		}
+	/* the numbers of all rows first: they are the longer wait */
 #pragma unroll
-		for (int j = 0; j < 8; j++)
-			to[j] = r < n && c + j < cols ? src[j] : narrow<k3_bf16>(0);
+	for (int j = 0; j < runs; j++) {
+		int at = r + j * (THREADS / PACKS);
+
+		row[j] = at >= n ? 0 : order ? order[at] : at;
+	}
+#pragma unroll
+	for (int j = 0; j < runs; j++) {
+		int at = r + j * (THREADS / PACKS);
+		bool live = at < n && pack * 8 < cols;
+
+		copy_async(tile + pack_at<COLS>(at, first + pack),
+			   live ? from + (size_t)row[j] * ld + pack * 8 : from, live);
 	}
 }
 
@@ -177,22 +182,18 @@ static __device__ __forceinline__ void
 rows_store(k3_bf16 *to, size_t ld, const int32_t *order, int n, int cols, const k3_bf16 *tile,
 	   int pack)
 {
-	int lane = (int)(threadIdx.x & 31), c = (lane & 1) * 8;
-	bool aligned = ((uintptr_t)to | ld * sizeof(*to)) % 16 == 0;
+	int lane = (int)(threadIdx.x & 31), r = lane >> 1, c = (lane & 1) * 8, row[4];
 
 	__syncwarp();
 #pragma unroll
-	for (int r = lane >> 1; r < KDA_CHUNK; r += 16) {
-		const k3_bf16 *src = tile + pack_at<COLS>(r, pack + (lane & 1));
-		size_t row = r >= n ? 0 : order ? (size_t)order[r] : (size_t)r;
-		k3_bf16 *dst = to + row * ld + c;
-
-		if (r < n && aligned && c + 8 <= cols)
-			*reinterpret_cast<uint4 *>(dst) = *reinterpret_cast<const uint4 *>(src);
-		else if (r < n)
-			for (int j = 0; j < 8 && c + j < cols; j++)
-				dst[j] = src[j];
-	}
+	for (int j = 0; j < 4; j++)
+		row[j] = r + 16 * j >= n ? 0 : order ? order[r + 16 * j] : r + 16 * j;
+#pragma unroll
+	for (int j = 0; j < 4; j++)
+		if (r + 16 * j < n && c < cols)
+			*reinterpret_cast<uint4 *>(to + (size_t)row[j] * ld + c) =
+				*reinterpret_cast<const uint4 *>(
+					tile + pack_at<COLS>(r + 16 * j, pack + (lane & 1)));
 	__syncwarp();
 }
 
@@ -235,61 +236,40 @@ sum_channels(float (*x)[2])
 	return make_float2(x[0][0], x[0][1]);
 }
 
-/* Where a state lies: a slot, or outside, or nowhere (zero). */
-struct kda_state_place {
-	const k3_bf16 *slot;
-	const float *outside;
-	size_t k, v, vp;
-};
-
-static __device__ __forceinline__ struct kda_state_place
-kda_state_at(const void *slots, int at, const float *outside, size_t head, const struct kda_task &x,
-	     size_t kp)
+/** The rounded state of an entry, [KP, VP] in its slot, or NULL: zero.  edge: the one that came from
+ * outside, NULL: there is none. */
+static __device__ __forceinline__ const k3_bf16 *
+kda_state_at(const void *slots, const void *edge, bool has_edge, int at, size_t head,
+	     const struct kda_scratch &w, size_t kp)
 {
-	struct kda_state_place s = {NULL, NULL, x.a.k, x.a.v, x.work.vp};
+	size_t size = kp * w.vp;
 
 	if (at >= 0)
-		s.slot = (const k3_bf16 *)slots + (head * x.work.slots + (size_t)at) * kp * s.vp;
-	else if (at == KDA_OUTSIDE && outside)
-		s.outside = outside + (x.first + head) * s.k * s.v;
-	return s;
+		return (const k3_bf16 *)slots + (head * w.slots + (size_t)at) * size;
+	return at == KDA_OUTSIDE && has_edge ? (const k3_bf16 *)edge + head * size : NULL;
 }
 
-static __device__ __forceinline__ bool
-kda_state_lives(const struct kda_state_place &s)
+static __device__ __forceinline__ const k3_bf16 *
+kda_entering(const struct kda_task &x, const struct kda_entry &e, size_t head, size_t kp)
 {
-	return s.slot || s.outside;
+	return kda_state_at(x.work.s, x.work.s_edge, x.s_in, e.from, head, x.work, kp);
 }
 
-/** Eight elements of a row from column c on. */
-static __device__ __forceinline__ uint4
-state_pack(const struct kda_state_place &s, int row, int c)
+static __device__ __forceinline__ const k3_bf16 *
+kda_leaving_gradient(const struct kda_task &x, const struct kda_entry &e, size_t head, size_t kp)
 {
-	float x[8];
-
-	if (s.slot)
-		return c < (int)s.vp ? *reinterpret_cast<const uint4 *>(
-					       s.slot + (size_t)row * s.vp + c)
-				     : make_uint4(0, 0, 0, 0);
-#pragma unroll
-	for (int j = 0; j < 8; j++)
-		x[j] = row < (int)s.k && c + j < (int)s.v
-			       ? s.outside[(size_t)row * s.v + c + j]
-			       : 0.0f;
-	return make_uint4(pack_two(x[0], x[1]), pack_two(x[2], x[3]), pack_two(x[4], x[5]),
-			  pack_two(x[6], x[7]));
+	return kda_state_at(x.work.ds, x.work.ds_edge, x.ds_out, e.to, head, x.work, kp);
 }
 
-/** Asks for 64 rows of a state in a slot, from `row` on, ahead of their use. */
+/** Asks for 64 rows of a state ahead of their use. */
 template <int THREADS>
 static __device__ __forceinline__ void
-state_ask(const struct kda_state_place &s, int row)
+state_ask(const k3_bf16 *state, int vp)
 {
 	const int line = 64; /* elements */
-	int lines = ((int)s.vp + line - 1) / line;
 
-	for (int i = (int)threadIdx.x; s.slot && i < 64 * lines; i += THREADS)
-		prefetch(s.slot + (size_t)(row + i / lines) * s.vp + i % lines * line);
+	for (int i = (int)threadIdx.x; state && i * line < 64 * vp; i += THREADS)
+		prefetch(state + i * line);
 }
 
 /* Left operands of two products, 32 deep from column 32 s on: a lane takes 8 elements that follow each
@@ -299,11 +279,16 @@ struct state_left {
 };
 
 static __device__ __forceinline__ void
-state_left_load(struct state_left *a, const struct kda_state_place &s, int channel, int step)
+state_left_load(struct state_left *a, const k3_bf16 *state, int vp, int channel, int step)
 {
 	int row = channel + (int)(threadIdx.x & 31) / 4, c = step * 32 + (int)(threadIdx.x & 3) * 8;
-	uint4 lo = state_pack(s, row, c), hi = state_pack(s, row + 8, c);
+	const k3_bf16 *at = state + row * vp + c;
+	uint4 lo = make_uint4(0, 0, 0, 0), hi = lo;
 
+	if (c < vp) {
+		lo = *reinterpret_cast<const uint4 *>(at);
+		hi = *reinterpret_cast<const uint4 *>(at + 8 * vp);
+	}
 	a->f[0] = {{lo.x, hi.x, lo.y, hi.y}};
 	a->f[1] = {{lo.z, hi.z, lo.w, hi.w}};
 }
@@ -318,23 +303,19 @@ deep_load(const k3_bf16 *tile, int row, int step)
 		tile + pack_at<128>(row + lane / 4, step * 4 + (lane & 3)));
 }
 
-/** x [channel .., 64] += state [.., v] tile [64, v]^T */
+/** x [16, 64] += state [16, v] tile [64, v]^T; a: all four steps. */
 static __device__ __forceinline__ void
-times_state(float (*x)[4], const struct kda_state_place &s, int channel, const k3_bf16 *tile)
+times_state(float (*x)[4], const struct state_left *a, const k3_bf16 *tile)
 {
 #pragma unroll
-	for (int step = 0; step < 4; step++) {
-		struct state_left a;
-
-		state_left_load(&a, s, channel, step);
+	for (int step = 0; step < 4; step++)
 #pragma unroll
 		for (int m = 0; m < 8; m++) {
 			uint4 b = deep_load(tile, m * 8, step);
 
-			mma_bf16(x[m], a.f[0].r, b.x, b.y);
-			mma_bf16(x[m], a.f[1].r, b.z, b.w);
+			mma_bf16(x[m], a[step].f[0].r, b.x, b.y);
+			mma_bf16(x[m], a[step].f[1].r, b.z, b.w);
 		}
-	}
 }
 
 #endif

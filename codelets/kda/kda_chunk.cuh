@@ -45,6 +45,7 @@ struct kda_scratch {
 	void *vt, *dvt; /* T [heads, t, VP] */
 	float *m, *tm;	/* [heads, t, 64] */
 	void *s, *ds;	/* T [heads, slots, KP, VP]: entering state, gradient of the leaving */
+	void *s_edge, *ds_edge; /* T [heads, KP, VP]: s_in and ds_out rounded */
 	void *dx, *dl;	/* T [heads, t, KP], [heads, t, 64]: between the parts of the local stage */
 	float *dbeta;	/* [heads, t, KDA_DBETA_PARTS] */
 	float *dab;	/* [heads, blocks, KDA_DAB_HEAD + KP] */

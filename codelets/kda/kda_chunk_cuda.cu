@@ -40,6 +40,8 @@ cut(char *base, size_t *used, const struct k3_kda_chunk_args *a, bool backward, 
 	w.tm = (float *)take(base, used, rows * 64 * sizeof(float));
 	w.s = take(base, used, heads * w.slots * kp * w.vp * elem);
 	w.ds = take(base, used, heads * w.slots * kp * w.vp * elem);
+	w.s_edge = take(base, used, heads * kp * w.vp * elem);
+	w.ds_edge = take(base, used, heads * kp * w.vp * elem);
 	w.dx = take(base, used, keys);
 	w.dl = take(base, used, rows * 64 * elem);
 	w.dbeta = (float *)take(base, used, rows * KDA_DBETA_PARTS * sizeof(float));

@@ -338,7 +338,7 @@ k3i_kda_intra(const struct kda_task *x, bool backward, const struct k3_cuda *cud
 {
 	size_t width = k3i_kda_width(x->a.k);
 
-	if (kda_by_channels<T>(x->a))
+	if (kda_by_channels<T>(*x))
 		k3i_kda_wy(x, backward, cuda);
 	else if (width == 32)
 		launch<T, 32>(x, backward, cuda);

@@ -291,6 +291,21 @@ launch(const struct kda_task *x, const struct k3_cuda *cuda)
 	launch_sum_dab(x, blocks, 1, stream);
 }
 
+/* States from outside as the local stage takes them. */
+static __global__ void
+round_edges(struct kda_task x, size_t kp)
+{
+	size_t head = blockIdx.x, vp = x.work.vp, size = x.a.k * x.a.v, i = (x.first + head) * size;
+	const float *from = blockIdx.y ? x.ds_out : x.s_in;
+	k3_bf16 *to = (k3_bf16 *)(blockIdx.y ? x.work.ds_edge : x.work.s_edge) + head * kp * vp;
+
+	for (size_t at = threadIdx.x; from && at < kp * vp; at += blockDim.x) {
+		size_t r = at / vp, c = at % vp;
+
+		to[at] = narrow<k3_bf16>(r < x.a.k && c < x.a.v ? from[i + r * x.a.v + c] : 0.0f);
+	}
+}
+
 static void
 launch_by_channels(const struct kda_task *x, const struct k3_cuda *cuda)
 {
@@ -299,6 +314,10 @@ launch_by_channels(const struct kda_task *x, const struct k3_cuda *cuda)
 	dim3 grid(blocks_for(x->work.t, LOCAL_THREADS), (unsigned)x->heads);
 
 	if (x->work.t) {
+		if (x->s_in || x->ds_out)
+			round_edges<<<dim3((unsigned)x->heads, 2), 1024, 0, stream>>>(
+				*x, k3i_kda_width(x->a.k));
+		K3_CUDA_LAUNCHED("round_edges");
 		k3i_kda_wy_back(x, cuda);
 		k3i_kda_sums_back(x, cuda);
 		sum_dbeta<<<grid, LOCAL_THREADS, 0, stream>>>(*x, 1 + parts);
@@ -313,7 +332,7 @@ k3i_kda_local(const struct kda_task *x, const struct k3_cuda *cuda)
 {
 	size_t width = k3i_kda_width(x->a.k);
 
-	if (kda_by_channels<T>(x->a))
+	if (kda_by_channels<T>(*x))
 		launch_by_channels(x, cuda);
 	else if (width == 32)
 		launch<T, 32>(x, cuda);

@@ -87,12 +87,14 @@ key_rows(struct sums_regs *r, struct sums &s, int pack, bool lives)
 	int t = (int)(threadIdx.x & 3), warp = (int)threadIdx.x / 32;
 	float x[8][4] = {}, sum[8][2];
 
-	for (int b = 0; lives && b < 4; b++) {
-		kda_frag f;
+	if (lives)
+#pragma unroll
+		for (int b = 0; b < 4; b++) {
+			kda_frag f;
 
-		channels_load<64>(&f, s.dp, b * 16, pack);
-		fragment_widen(x, f, b);
-	}
+			channels_load<64>(&f, s.dp, b * 16, pack);
+			fragment_widen(x, f, b);
+		}
 	sum_earlier<64>(x, r->d, s.f, pack, s.dl);
 	add_side(r, s.k, pack, x, 1);
 #pragma unroll
@@ -155,22 +157,21 @@ sum_to_end(struct sums_regs *r, const k3_bf16 *up, int pack, const float (*x)[4]
 
 /* end += exp(G_last) rowsum(S dS): the diagonal of a product of both. */
 static __device__ __forceinline__ void
-sum_of_states(struct sums_regs *r, const struct kda_state_place &s,
-	      const struct kda_state_place &ds, int channel)
+sum_of_states(struct sums_regs *r, const struct state_left *a, const k3_bf16 *ds, int vp,
+	      int channel)
 {
 	int g = (int)(threadIdx.x & 31) / 4, from = g * 4 + g / 2;
 	float c[2][4] = {};
 
 #pragma unroll
 	for (int step = 0; step < 4; step++) {
-		struct state_left a, b;
+		struct state_left b;
 
-		state_left_load(&a, s, channel, step);
-		state_left_load(&b, ds, channel, step);
+		state_left_load(&b, ds, vp, channel, step);
 #pragma unroll
 		for (int i = 0; i < 2; i++) {
-			mma_bf16(c[0], a.f[i].r, b.f[i].r[0], b.f[i].r[2]);
-			mma_bf16(c[1], a.f[i].r, b.f[i].r[1], b.f[i].r[3]);
+			mma_bf16(c[0], a[step].f[i].r, b.f[i].r[0], b.f[i].r[2]);
+			mma_bf16(c[1], a[step].f[i].r, b.f[i].r[1], b.f[i].r[3]);
 		}
 	}
 #pragma unroll
@@ -225,13 +226,17 @@ gradient_of_p(struct sums &s, float scale)
 
 /* Keys as columns; completes dk. */
 static __device__ __forceinline__ void
-key_columns(struct sums_regs *r, struct sums &s, const struct kda_state_place &ds, int channel,
-	    int pack)
+key_columns(struct sums_regs *r, struct sums &s, const k3_bf16 *ds, int vp, int channel, int pack)
 {
 	float x[8][4] = {};
 
-	if (kda_state_lives(ds)) {
-		times_state(x, ds, channel, s.vt);
+	if (ds) {
+		struct state_left left[4];
+
+#pragma unroll
+		for (int step = 0; step < 4; step++)
+			state_left_load(&left[step], ds, vp, channel, step);
+		times_state(x, left, s.vt);
 		sum_to_end(r, s.f, pack, x);
 	}
 	sum_later<64>(x, r->d, pack, s.q, s.dp, s.k, s.dl);
@@ -243,11 +248,18 @@ key_columns(struct sums_regs *r, struct sums &s, const struct kda_state_place &d
 
 /* Queries; x becomes dq. */
 static __device__ __forceinline__ void
-query_rows(float (*x)[4], struct sums_regs *r, struct sums &s, const struct kda_state_place &state,
-	   int channel, int pack, float scale)
+query_rows(float (*x)[4], struct sums_regs *r, struct sums &s, const k3_bf16 *state,
+	   const k3_bf16 *ds, int vp, int channel, int pack, float scale)
 {
-	if (kda_state_lives(state)) {
-		times_state(x, state, channel, s.d_o);
+	if (state) {
+		struct state_left left[4];
+
+#pragma unroll
+		for (int step = 0; step < 4; step++)
+			state_left_load(&left[step], state, vp, channel, step);
+		if (ds)
+			sum_of_states(r, left, ds, vp, channel);
+		times_state(x, left, s.d_o);
 #pragma unroll
 		for (int i = 0; i < 32; i++)
 			x[i / 4][i % 4] *= scale;
@@ -323,8 +335,9 @@ one_warp(struct sums_total *sum, struct sums &s, const struct kda_task &x,
 {
 	int warp = (int)threadIdx.x / 32, g = (int)(threadIdx.x & 31) / 4, pack = 2 * warp;
 	int channel = first + 16 * warp, cols = (int)x.a.k - channel;
-	struct kda_state_place state = kda_state_at(x.work.s, e.from, x.s_in, head, x, kp),
-			       ds = kda_state_at(x.work.ds, e.to, x.ds_out, head, x, kp);
+	const k3_bf16 *state = kda_entering(x, e, head, kp),
+		      *ds = kda_leaving_gradient(x, e, head, kp);
+	int vp = (int)x.work.vp;
 	size_t hg = x.a.h1 - x.a.h0, ld = hg * (2 * x.a.k + x.a.v), i = x.first + head;
 	k3_bf16 *dq = (k3_bf16 *)x.dqkv + i * x.a.k + channel, *dk = dq + hg * x.a.k;
 	bool there = channel < (int)kp;
@@ -349,23 +362,21 @@ one_warp(struct sums_total *sum, struct sums &s, const struct kda_task &x,
 	copy_wait<1>();
 	__syncthreads();
 	if (there)
-		key_rows(&r, s, pack, kda_state_lives(state));
+		key_rows(&r, s, pack, state);
 	copy_wait<0>();
 	__syncthreads();
 	gradient_of_p(s, x.a.scale);
 	__syncthreads();
 	if (!there)
 		return;
-	key_columns(&r, s, ds, channel, pack);
+	key_columns(&r, s, ds, vp, channel, pack);
 	matrix_store<64>(s.k, r.dk, pack);
 	rows_store<64>(dk, ld, order, e.n, cols, s.k, pack);
 	rows_fetch<64, 2, 32>(s.k, pack, h.f + channel, h.ld_f, order, e.n, cols);
 	copy_commit();
-	query_rows(out, &r, s, state, channel, pack, x.a.scale);
+	query_rows(out, &r, s, state, ds, vp, channel, pack, x.a.scale);
 	matrix_store<64>(s.q, out, pack);
 	rows_store<64>(dq, ld, order, e.n, cols, s.q, pack);
-	if (kda_state_lives(state) && kda_state_lives(ds))
-		sum_of_states(&r, state, ds, channel);
 	sum_up(&r);
 	copy_wait<0>();
 	__syncwarp();
@@ -386,7 +397,7 @@ fetch(struct sums &s, const struct kda_task &x, const struct kda_head<k3_bf16> &
 	rows_fetch<64, 8, THREADS>(s.k, 0, h.k + first, h.ld_qkv, order, e.n, cols);
 	rows_fetch<64, 8, THREADS>(s.q, 0, h.q + first, h.ld_qkv, order, e.n, cols);
 	copy_commit();
-	if (e.from != KDA_NONE)
+	if (kda_entering(x, e, head, kp))
 		rows_fetch<64, 8, THREADS>(s.dp, 0, (const k3_bf16 *)x.work.dx + at * kp + first,
 					   kp, NULL, e.n, (int)kp - first);
 	rows_fetch<64, 8, THREADS>(s.dl, 0, (const k3_bf16 *)x.work.dl + at * 64, 64, NULL, e.n,
@@ -400,6 +411,14 @@ fetch(struct sums &s, const struct kda_task &x, const struct kda_head<k3_bf16> &
 	if (row < 64)
 		s.beta[row] =
 			row < e.n ? kda_sigmoid(wide(h.br[(size_t)order[row] * h.ld_br])) : 0.0f;
+}
+
+/* Asks for the block's channels of a state ahead of their use. */
+static __device__ __forceinline__ void
+ask(const k3_bf16 *state, int vp, int first)
+{
+	if (state)
+		state_ask<THREADS>(state + first * vp, vp);
 }
 
 /* Sums over the block's chunks: of all channels, and by channels. */
@@ -437,8 +456,8 @@ __launch_bounds__(THREADS, 3) sums_back(struct kda_task x, size_t kp, int parts)
 		float dbeta = 0;
 
 		fetch(s, x, h, order, e, head, kp, first);
-		state_ask<THREADS>(kda_state_at(x.work.ds, e.to, NULL, head, x, kp), first);
-		state_ask<THREADS>(kda_state_at(x.work.s, e.from, NULL, head, x, kp), first);
+		ask(kda_leaving_gradient(x, e, head, kp), (int)x.work.vp, first);
+		ask(kda_entering(x, e, head, kp), (int)x.work.vp, first);
 		copy_wait<2>();
 		__syncthreads();
 		one_warp(&sum, s, x, e, order, h, head, kp, first);

@@ -150,27 +150,31 @@ __launch_bounds__(THREADS, 2) wy_back(struct kda_task x, size_t kp)
 		struct kda_entry e = kda_entry_at(x.work, i);
 		const int32_t *order = kda_order(x.layout) + e.row;
 		size_t at = head * x.work.t + (size_t)e.row;
-		struct kda_state_place state =
-			kda_state_at(x.work.s, e.from, x.s_in, head, x, kp);
-		bool lives = kda_state_lives(state);
+		const k3_bf16 *state = kda_entering(x, e, head, kp);
+		bool lives = state && 16 * warp < (int)kp;
 		float dx[8][4] = {}, sum = 0;
+		struct state_left left[4];
 		kda_frag dvt[4];
 
+		if (lives)
+#pragma unroll
+			for (int step = 0; step < 4; step++)
+				state_left_load(&left[step], state, (int)x.work.vp, 16 * warp, step);
 		fetch(s, x, h, order, e, at, kp);
 		copy_wait<1>();
 		__syncthreads();
-		if (lives && 16 * warp < (int)kp)
-			times_state(dx, state, 16 * warp, s.dvt);
+		if (lives)
+			times_state(dx, left, s.dvt);
 #pragma unroll
 		for (int b = 0; b < 4; b++)
 			channels_load<128>(&dvt[b], s.dvt, b * 16, 2 * warp);
 		copy_wait<0>();
 		__syncthreads();
-		if (lives && 16 * warp < (int)kp)
+		if (lives)
 			gradient_of_x(s, dx, (k3_bf16 *)x.work.dx + at * kp, kp, e.n);
 		gradient_of_y(s, dvt, x, order, e.n, head);
 		__syncthreads();
-		gradient_of_l(s, (k3_bf16 *)x.work.dl + at * 64, e.n, lives ? (int)kp / 8 : 0,
+		gradient_of_l(s, (k3_bf16 *)x.work.dl + at * 64, e.n, state ? (int)kp / 8 : 0,
 			      16);
 		for (int w = 0; row < e.n && w < WARPS; w++)
 			sum += s.dbeta[w * 64 + row];

@@ -56,22 +56,35 @@ way_of(const struct kda_decay &d)
 	return w;
 }
 
-/* to = x e (UP: x / e) factor, of rows 16 b .. 16 b+15. */
+/* Rows 16 b .. 16 b+15 of x times e (UP: by e), in the order of a fragment's halves. */
 template <bool UP>
 static __device__ __forceinline__ void
-decayed(kda_frag *to, const kda_frag &x, const struct kda_decay &d, int b, float f0, float f1)
+decayed(float *to, const kda_frag &x, const struct kda_decay &d, int b)
 {
 #pragma unroll
 	for (int i = 0; i < 4; i++) {
 		FRAGMENT_PIECE(i, b, m, p);
 		float2 two = unpack_two(x.r[i]);
-		float e0 = d.e[m][p], e1 = d.e[m][p + 1], f = i & 1 ? f1 : f0;
+		float e0 = d.e[m][p], e1 = d.e[m][p + 1];
 
-		if (UP)
-			to->r[i] = pack_two(two.x * reciprocal(e0) * f, two.y * reciprocal(e1) * f);
-		else
-			to->r[i] = pack_two(two.x * e0 * f, two.y * e1 * f);
+		to[2 * i] = two.x * (UP ? reciprocal(e0) : e0);
+		to[2 * i + 1] = two.y * (UP ? reciprocal(e1) : e1);
 	}
+}
+
+/* Rounded after a factor by channels. */
+static __device__ __forceinline__ kda_frag
+rounded(const float *x, float f0, float f1)
+{
+	kda_frag to;
+
+#pragma unroll
+	for (int i = 0; i < 4; i++) {
+		float f = i & 1 ? f1 : f0;
+
+		to.r[i] = pack_two(x[2 * i] * f, x[2 * i + 1] * f);
+	}
+	return to;
 }
 
 /* Where the rows of a chunk go. */
@@ -90,21 +103,25 @@ hand_on(struct wy_forward &s, kda_frag *kg, const struct kda_decay &d, const str
 
 #pragma unroll
 	for (int b = 0; b < 4; b++) {
-		kda_frag x, y;
+		kda_frag q;
+		float x[8];
 
-		channels_load<128>(&x, s.q, b * 16, pack);
-		decayed<false>(&y, x, d, b, scale * w.from[b][0], scale * w.from[b][1]);
-		channels_store<128>(s.cols, y, b * 16, pack);
+		channels_load<128>(&q, s.q, b * 16, pack);
+		decayed<false>(x, q, d, b);
+		channels_store<128>(s.cols, rounded(x, scale * w.from[b][0], scale * w.from[b][1]),
+				    b * 16, pack);
 	}
 	rows_store<128>(out.qd + 8 * pack, kp, NULL, n, 16, s.cols, pack);
 #pragma unroll
 	for (int b = 0; b < 4; b++) {
-		kda_frag x, y;
+		kda_frag k;
+		float x[8];
 
-		channels_load<128>(&x, s.k, b * 16, pack);
-		decayed<false>(&kg[b], x, d, b, w.from[b][0], w.from[b][1]);
-		decayed<true>(&y, x, d, b, w.to[b][0], w.to[b][1]);
-		channels_store<128>(s.cols, y, b * 16, pack);
+		channels_load<128>(&k, s.k, b * 16, pack);
+		decayed<false>(x, k, d, b);
+		kg[b] = rounded(x, w.from[b][0], w.from[b][1]);
+		decayed<true>(x, k, d, b);
+		channels_store<128>(s.cols, rounded(x, w.to[b][0], w.to[b][1]), b * 16, pack);
 	}
 	rows_store<128>(out.kbar + 8 * pack, kp, NULL, n, 16, s.cols, pack);
 	if (out.last && (threadIdx.x & 3) == 0) {
@@ -122,24 +139,26 @@ decay_tiles(struct wy_forward &s, const struct kda_decay &d)
 #pragma unroll
 	for (int b = 0; b < 4; b++) {
 		float way[2] = {1, 1};
-		kda_frag q, k, x;
+		kda_frag q, k;
+		float x[8];
 
 		channels_load<128>(&q, s.q, b * 16, pack);
 		channels_load<128>(&k, s.k, b * 16, pack);
+		decayed<true>(x, k, d, b);
 #pragma unroll
 		for (int row = b; row < 4; row++) {
 			if (row > b) {
 				way[0] *= d.step[row][0];
 				way[1] *= d.step[row][1];
 			}
-			decayed<true>(&x, k, d, b, way[0], way[1]);
-			channels_store<128>(columns_at(s, row, b), x, 0, pack);
+			channels_store<128>(columns_at(s, row, b), rounded(x, way[0], way[1]), 0,
+					    pack);
 		}
 		__syncwarp();
-		decayed<false>(&x, q, d, b, 1, 1);
-		channels_store<128>(s.q, x, b * 16, pack);
-		decayed<false>(&x, k, d, b, 1, 1);
-		channels_store<128>(s.k, x, b * 16, pack);
+		decayed<false>(x, q, d, b);
+		channels_store<128>(s.q, rounded(x, 1, 1), b * 16, pack);
+		decayed<false>(x, k, d, b);
+		channels_store<128>(s.k, rounded(x, 1, 1), b * 16, pack);
 	}
 }
 
