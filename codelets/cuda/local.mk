@@ -14,6 +14,7 @@ cuda_sources = \
 	codelets/kda/kda_gate_cuda.cu \
 	codelets/kda/kda_intra_cuda.cu \
 	codelets/kda/kda_local_cuda.cu \
+	codelets/kda/kda_local_plain_cuda.cu \
 	codelets/kda/kda_out_cuda.cu \
 	codelets/kda/kda_proj_cuda.cu \
 	codelets/kda/kda_scan_back_cuda.cu \
@@ -73,12 +74,15 @@ cuda_headers = \
 	codelets/kda/kda_chunk.cuh \
 	codelets/kda/kda_conv.cuh \
 	codelets/kda/kda_decay.cuh \
+	codelets/kda/kda_inverse.cuh \
 	codelets/kda/kda_local.cuh \
 	codelets/kda/kda_mma.cuh \
 	codelets/kda/kda_ptx.cuh \
 	codelets/kda/kda_rows.cuh \
 	codelets/kda/kda_scan.cuh \
+	codelets/kda/kda_state.cuh \
 	codelets/kda/kda_sums.cuh \
+	codelets/kda/kda_sums_back.cuh \
 	codelets/mla/mla_gemm.cuh \
 	codelets/mla/mla_norm.cuh \
 	codelets/moe/expert_finish.cuh \

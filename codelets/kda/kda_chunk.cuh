@@ -46,9 +46,9 @@ struct kda_scratch {
 	float *m, *tm;	/* [heads, t, 64] */
 	void *s, *ds;	/* T [heads, slots, KP, VP]: entering state, gradient of the leaving */
 	void *s_edge, *ds_edge; /* T [heads, KP, VP]: s_in and ds_out rounded */
-	void *dx, *dl;	/* T [heads, t, KP], [heads, t, 64]: between the parts of the local stage */
-	float *dbeta;	/* [heads, t, KDA_DBETA_PARTS] */
-	float *dab;	/* [heads, blocks, KDA_DAB_HEAD + KP] */
+	void *dx, *dl; /* T [heads, t, KP], [heads, t, 64]: between the parts of the local stage */
+	float *dbeta;  /* [heads, t, KDA_DBETA_PARTS] */
+	float *dab;    /* [heads, blocks, KDA_DAB_HEAD + KP] */
 	size_t t, slots, vp;
 };
 
@@ -108,6 +108,9 @@ void k3i_kda_scan(const struct kda_task *x, bool backward, const struct k3_cuda 
 template <typename T> void k3i_kda_scan_back(const struct kda_task *x, const struct k3_cuda *cuda);
 template <typename T> void k3i_kda_local(const struct kda_task *x, const struct k3_cuda *cuda);
 
+template <typename T>
+void k3i_kda_local_plain(const struct kda_task *x, const struct k3_cuda *cuda);
+/** The same for bf16 by channels (kda_channels.cuh). */
 void k3i_kda_wy(const struct kda_task *x, bool backward, const struct k3_cuda *cuda);
 void k3i_kda_wy_back(const struct kda_task *x, const struct k3_cuda *cuda);
 void k3i_kda_sums_back(const struct kda_task *x, const struct k3_cuda *cuda);

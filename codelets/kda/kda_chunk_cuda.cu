@@ -45,8 +45,8 @@ cut(char *base, size_t *used, const struct k3_kda_chunk_args *a, bool backward, 
 	w.dx = take(base, used, keys);
 	w.dl = take(base, used, rows * 64 * elem);
 	w.dbeta = (float *)take(base, used, rows * KDA_DBETA_PARTS * sizeof(float));
-	w.dab = (float *)take(base, used, heads * k3i_kda_blocks(a->t) * (KDA_DAB_HEAD + kp) *
-						  sizeof(float));
+	w.dab = (float *)take(base, used,
+			      heads * k3i_kda_blocks(a->t) * (KDA_DAB_HEAD + kp) * sizeof(float));
 	return w;
 }
 

@@ -5,7 +5,7 @@
  * A warp has 16 channels of dX and 16 columns of dY, all rows of them; only dL adds over both.
  * dX and dL go to memory for the second part (kda_sums_back_cuda.cu).
  */
-#include "kda_channels.cuh"
+#include "kda_state.cuh"
 
 enum { THREADS = 256, WARPS = 8 };
 
@@ -39,13 +39,12 @@ gradient_of_x(struct wy &s, float (*x)[4], k3_bf16 *dx, size_t kp, int n)
 
 /* dY of 16 columns, its sums with v, and dv.  a: dV~. */
 static __device__ __forceinline__ void
-gradient_of_y(struct wy &s, const kda_frag *a, const struct kda_task &x, const int32_t *order, int n,
-	      size_t head)
+gradient_of_y(struct wy &s, const kda_frag *a, const struct kda_task &x, const int32_t *order,
+	      int n, size_t head)
 {
 	int warp = (int)threadIdx.x / 32, cols = (int)x.a.v - 16 * warp;
 	size_t hg = x.a.h1 - x.a.h0;
-	k3_bf16 *dv =
-		(k3_bf16 *)x.dqkv + 2 * hg * x.a.k + (x.first + head) * x.a.v + 16 * warp;
+	k3_bf16 *dv = (k3_bf16 *)x.dqkv + 2 * hg * x.a.k + (x.first + head) * x.a.v + 16 * warp;
 	float y[8][4] = {}, sum[8][2];
 
 	times_lower(y, a, s.tm);
@@ -59,8 +58,8 @@ gradient_of_y(struct wy &s, const kda_frag *a, const struct kda_task &x, const i
 #pragma unroll
 		for (int i = 0; i < 2; i++) {
 			int m = 2 * b + i;
-			float2 beta = *reinterpret_cast<const float2 *>(
-				s.beta + 8 * m + 2 * (threadIdx.x & 3));
+			float2 beta = *reinterpret_cast<const float2 *>(s.beta + 8 * m +
+									2 * (threadIdx.x & 3));
 
 			sum[m][0] = y[m][0] * v[m][0] + y[m][2] * v[m][2];
 			sum[m][1] = y[m][1] * v[m][1] + y[m][3] * v[m][3];
@@ -125,11 +124,14 @@ fetch(struct wy &s, const struct kda_task &x, const struct kda_head<k3_bf16> &h,
 	int row = (int)threadIdx.x;
 
 	rows_fetch<128, 16, THREADS>(s.dvt, 0, (const k3_bf16 *)x.work.dvt + at * vp, vp, NULL, e.n,
-				 (int)vp);
-	rows_fetch<64, 8, THREADS>(s.tm, 0, (const k3_bf16 *)x.work.tm + at * 64, 64, NULL, e.n, 64);
+				     (int)vp);
+	rows_fetch<64, 8, THREADS>(s.tm, 0, (const k3_bf16 *)x.work.tm + at * 64, 64, NULL, e.n,
+				   64);
 	copy_commit();
-	rows_fetch<128, 16, THREADS>(s.w, 0, (const k3_bf16 *)x.work.w + at * kp, kp, NULL, e.n, (int)kp);
-	rows_fetch<128, 16, THREADS>(s.u, 0, (const k3_bf16 *)x.work.u + at * vp, vp, NULL, e.n, (int)vp);
+	rows_fetch<128, 16, THREADS>(s.w, 0, (const k3_bf16 *)x.work.w + at * kp, kp, NULL, e.n,
+				     (int)kp);
+	rows_fetch<128, 16, THREADS>(s.u, 0, (const k3_bf16 *)x.work.u + at * vp, vp, NULL, e.n,
+				     (int)vp);
 	rows_fetch<128, 16, THREADS>(s.v, 0, h.v, h.ld_qkv, order, e.n, (int)x.a.v);
 	copy_commit();
 	if (row < 64)
@@ -159,7 +161,8 @@ __launch_bounds__(THREADS, 2) wy_back(struct kda_task x, size_t kp)
 		if (lives)
 #pragma unroll
 			for (int step = 0; step < 4; step++)
-				state_left_load(&left[step], state, (int)x.work.vp, 16 * warp, step);
+				state_left_load(&left[step], state, (int)x.work.vp, 16 * warp,
+						step);
 		fetch(s, x, h, order, e, at, kp);
 		copy_wait<1>();
 		__syncthreads();
@@ -174,8 +177,7 @@ __launch_bounds__(THREADS, 2) wy_back(struct kda_task x, size_t kp)
 			gradient_of_x(s, dx, (k3_bf16 *)x.work.dx + at * kp, kp, e.n);
 		gradient_of_y(s, dvt, x, order, e.n, head);
 		__syncthreads();
-		gradient_of_l(s, (k3_bf16 *)x.work.dl + at * 64, e.n, state ? (int)kp / 8 : 0,
-			      16);
+		gradient_of_l(s, (k3_bf16 *)x.work.dl + at * 64, e.n, state ? (int)kp / 8 : 0, 16);
 		for (int w = 0; row < e.n && w < WARPS; w++)
 			sum += s.dbeta[w * 64 + row];
 		if (row < e.n)
@@ -189,8 +191,8 @@ k3i_kda_wy_back(const struct kda_task *x, const struct k3_cuda *cuda)
 {
 	dim3 grid((unsigned)k3i_kda_chunks(x->work.t), (unsigned)x->heads);
 
-	K3_CUDA_CHECK(cudaFuncSetAttribute(
-		wy_back, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)sizeof(struct wy)));
+	K3_CUDA_CHECK(cudaFuncSetAttribute(wy_back, cudaFuncAttributeMaxDynamicSharedMemorySize,
+					   (int)sizeof(struct wy)));
 	wy_back<<<grid, THREADS, sizeof(struct wy), (cudaStream_t)cuda->stream>>>(
 		*x, k3i_kda_width(x->a.k));
 	K3_CUDA_LAUNCHED("wy_back");

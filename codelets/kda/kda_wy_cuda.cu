@@ -3,22 +3,21 @@
  * A block has one chunk of one head at a time, a warp 16 of its channels (kda_channels.cuh): it decays
  * them, and at the end multiplies them by the inverse.  Between, the triangles add over all
  * channels: rows decayed to the pivot of their sub-block meet columns that were decayed to the same
- * pivot, so there is a copy of the columns for every sub-block of rows behind them.  The inverse is
- * float: 16 x 16 on the diagonal by substitution, the rest by halves, T21 = -T22 L21 T11, in products
- * of three TF32 parts.
+ * pivot, so there is a copy of the columns for every sub-block of rows behind them.
  */
 #include "kda_decay.cuh"
+#include "kda_inverse.cuh"
 
-enum { THREADS = 256, WARPS = 8, LD = 68 };
+enum { THREADS = 256, WARPS = 8 };
 
 struct wy_forward {
 	k3_bf16 q[64 * 128], k[64 * 128]; /* then decayed, at last U and W */
 	k3_bf16 cols[64 * 128];		  /* f; columns, 10 blocks of 16 rows; v */
 	union {
 		k3_bf16 cols[96 * 128]; /* the other six */
-		float t[64 * LD];
+		float t[64 * INVERSE_LD];
 	} u;
-	float l[64 * LD]; /* beta M */
+	float l[64 * INVERSE_LD]; /* beta M */
 	k3_bf16 tb[64 * 64];
 	float beta[64];
 };
@@ -178,9 +177,8 @@ block_store(struct wy_forward &s, k3_bf16 *p, bool is_p, int row, int col, const
 			*reinterpret_cast<uint32_t *>(p + r * 64 + at) =
 				pack_two(at <= r ? scale * x : 0.0f, at < r ? scale * y : 0.0f);
 		else if (!is_p)
-			*reinterpret_cast<float2 *>(s.l + r * LD + at) =
-				make_float2(at < r ? s.beta[r] * x : 0.0f,
-					    at + 1 < r ? s.beta[r] * y : 0.0f);
+			*reinterpret_cast<float2 *>(s.l + r * INVERSE_LD + at) = make_float2(
+				at < r ? s.beta[r] * x : 0.0f, at + 1 < r ? s.beta[r] * y : 0.0f);
 	}
 }
 
@@ -188,7 +186,11 @@ static __device__ __forceinline__ void
 triangles(struct wy_forward &s, k3_bf16 *p, int n, int packs, float scale)
 {
 	for (int i = (int)threadIdx.x / 32; i < 20; i += WARPS) {
-		int at = i / 2, row = at < 1 ? 0 : at < 3 ? 1 : at < 6 ? 2 : 3,
+		int at = i / 2,
+		    row = at < 1   ? 0
+			  : at < 3 ? 1
+			  : at < 6 ? 2
+				   : 3,
 		    b = at - row * (row + 1) / 2;
 		const k3_bf16 *rows = i & 1 ? s.k : s.q, *cols = columns_at(s, row, b);
 		float c[2][4] = {};
@@ -211,76 +213,6 @@ triangles(struct wy_forward &s, k3_bf16 *p, int n, int packs, float scale)
 	}
 }
 
-/* Column i of (I + L)^-1 in its diagonal block. */
-static __device__ __forceinline__ void
-invert_diagonal(struct wy_forward &s, int i)
-{
-	int at = i / 16 * 16;
-	float x[16];
-
-#pragma unroll
-	for (int r = 0; r < 16; r++) {
-		float sum = r == i % 16 ? 1.0f : 0.0f;
-
-#pragma unroll
-		for (int j = 0; j < r; j++)
-			sum -= s.l[(at + r) * LD + at + j] * x[j];
-		x[r] = sum;
-		s.u.t[(at + r) * LD + i] = sum;
-	}
-}
-
-/* t [16, 16] at a block = sign c. */
-static __device__ __forceinline__ void
-block_put(float *t, const float (*c)[4], float sign)
-{
-	int g = (int)(threadIdx.x & 31) / 4, col = (int)(threadIdx.x & 3) * 2;
-
-#pragma unroll
-	for (int i = 0; i < 4; i++)
-		*reinterpret_cast<float2 *>(t + (g + (i & 1) * 8) * LD + col + (i >> 1) * 8) =
-			make_float2(sign * c[i >> 1][(i & 1) * 2],
-				    sign * c[i >> 1][(i & 1) * 2 + 1]);
-	__syncwarp();
-}
-
-/* Blocks (1, 0) and (3, 2), then the lower left half. */
-static __device__ __forceinline__ void
-invert_halves(struct wy_forward &s)
-{
-	int warp = (int)threadIdx.x / 32, row = (2 + warp / 2) * 16, col = warp % 2 * 16;
-	float *t = s.u.t, c[2][4] = {}, d[2][4] = {};
-
-	if (warp < 2) {
-		int at = warp * 32;
-		float *to = t + (at + 16) * LD + at;
-
-		product<false, false, true, 1>(c, s.l + (at + 16) * LD + at, LD, t + at * LD + at,
-					       LD, 1);
-		block_put(to, c, 1);
-		product<false, false, true, 1>(d, t + (at + 16) * LD + at + 16, LD, to, LD, 1);
-		__syncwarp();
-		block_put(to, d, -1);
-	}
-	__syncthreads();
-#pragma unroll
-	for (int i = 0; i < 8; i++)
-		c[i / 4][i % 4] = d[i / 4][i % 4] = 0;
-	if (warp < 4) {
-		product<false, false, true, 1>(c, s.l + row * LD + col, LD, t + col * LD + col, LD,
-					       2 - col / 16);
-		block_put(t + row * LD + col, c, 1);
-	}
-	__syncthreads();
-	if (warp < 4)
-		product<false, false, true, 1>(d, t + row * LD + 32, LD, t + 32 * LD + col, LD,
-					       row / 16 - 1);
-	__syncthreads();
-	if (warp < 4)
-		block_put(t + row * LD + col, d, -1);
-	__syncthreads();
-}
-
 /* t diag(beta) as right operand, and t for the backward. */
 static __device__ __forceinline__ void
 round_inverse(struct wy_forward &s, k3_bf16 *tm, int n)
@@ -293,7 +225,8 @@ round_inverse(struct wy_forward &s, k3_bf16 *tm, int n)
 			continue;
 #pragma unroll
 		for (int j = 0; j < 4; j++) {
-			float2 x = *reinterpret_cast<const float2 *>(s.u.t + r * LD + c + 2 * j);
+			float2 x = *reinterpret_cast<const float2 *>(s.u.t + r * INVERSE_LD + c +
+								     2 * j);
 			float2 b = *reinterpret_cast<const float2 *>(s.beta + c + 2 * j);
 
 			plain[j] = pack_two(x.x, x.y);
@@ -332,8 +265,8 @@ apply_inverse(k3_bf16 *to, size_t ld, const struct wy_forward &s, const kda_frag
 /* Loads and decays of a chunk: fills the tiles for the triangles, and kg. */
 static __device__ __forceinline__ void
 decay_chunk(struct wy_forward &s, kda_frag *kg, const struct kda_task &x,
-	    const struct kda_head<k3_bf16> &h, const struct wy_out &out, const int32_t *order, int n,
-	    size_t kp)
+	    const struct kda_head<k3_bf16> &h, const struct wy_out &out, const int32_t *order,
+	    int n, size_t kp)
 {
 	int row = (int)threadIdx.x, pack = row / 32 * 2, c = pack * 8 + (row & 31) / 4,
 	    k = (int)x.a.k;
@@ -345,7 +278,8 @@ decay_chunk(struct wy_forward &s, kda_frag *kg, const struct kda_task &x,
 	rows_fetch<128, 16, THREADS>(s.k, 0, h.k, h.ld_qkv, order, n, k);
 	copy_commit();
 	if (row < 64)
-		s.beta[row] = row < n ? kda_sigmoid(wide(h.br[(size_t)order[row] * h.ld_br])) : 0.0f;
+		s.beta[row] =
+			row < n ? kda_sigmoid(wide(h.br[(size_t)order[row] * h.ld_br])) : 0.0f;
 #pragma unroll
 	for (int i = 0; i < 2; i++) {
 		dt[i] = c + 8 * i < k ? h.dt[c + 8 * i] : 0.0f;
@@ -382,8 +316,9 @@ __launch_bounds__(THREADS, 2) wy_forward(struct kda_task x, bool backward, size_
 				     (k3_bf16 *)work.qd + at * kp,
 				     (k3_bf16 *)work.p + at * 64,
 				     backward ? (k3_bf16 *)work.tm + at * 64 : NULL,
-				     e.to == KDA_NONE ? NULL
-						      : work.last + (head * (work.slots + 1) + slot) * kp};
+				     e.to == KDA_NONE
+					     ? NULL
+					     : work.last + (head * (work.slots + 1) + slot) * kp};
 		kda_frag kg[4], v[4];
 
 		decay_chunk(s, kg, x, h, out, order, e.n, kp);
@@ -391,10 +326,7 @@ __launch_bounds__(THREADS, 2) wy_forward(struct kda_task x, bool backward, size_
 		__syncthreads();
 		rows_fetch<128, 16, THREADS>(s.cols, 0, h.v, h.ld_qkv, order, e.n, (int)x.a.v);
 		copy_commit();
-		if (threadIdx.x < 64)
-			invert_diagonal(s, (int)threadIdx.x);
-		__syncthreads();
-		invert_halves(s);
+		invert(s.u.t, s.l);
 		copy_wait<0>();
 		round_inverse(s, out.tm, e.n);
 		if (16 * warp < (int)kp)
