@@ -23,6 +23,9 @@ enum { KDA_CHUNK = 64, KDA_SUB = 16, KDA_BV = 16, KDA_MAX_WIDTH = 128 };
 /* States that are in no slot. */
 enum { KDA_NONE = -1, KDA_OUTSIDE = -2 }; /* zero or not wanted; s_in, s_out */
 
+/* Parts that dbeta and the sum of one head's df (f + dt) come in. */
+enum { KDA_DBETA_PARTS = 3, KDA_DAB_HEAD = 2 };
+
 struct kda_entry {
 	int row, n;   /* positions row .. row + n-1 */
 	int from, to; /* slot of the entering and of the leaving state */
@@ -42,8 +45,11 @@ struct kda_scratch {
 	void *vt, *dvt; /* T [heads, t, VP] */
 	float *m, *tm;	/* [heads, t, 64] */
 	void *s, *ds;	/* T [heads, slots, KP, VP]: entering state, gradient of the leaving */
-	float *dab;	/* [heads, blocks, 1 + KP] */
-	float *wide;	/* heads beyond KDA_MAX_WIDTH: all but the table */
+	void *s_edge, *ds_edge; /* T [heads, KP, VP]: s_in and ds_out rounded */
+	void *dx, *dl; /* T [heads, t, KP], [heads, t, 64]: between the parts of the local stage */
+	float *dbeta;  /* [heads, t, KDA_DBETA_PARTS] */
+	float *dab;    /* [heads, blocks, KDA_DAB_HEAD + KP] */
+	float *wide;   /* heads beyond KDA_MAX_WIDTH: all but the table */
 	size_t t, slots, vp;
 };
 
@@ -107,6 +113,13 @@ void k3i_kda_walk(const struct kda_task *x, bool backward, const struct k3_cuda 
 void k3i_kda_walk_back(const struct kda_task *x, const struct k3_cuda *cuda);
 template <typename T> void k3i_kda_local(const struct kda_task *x, const struct k3_cuda *cuda);
 
+template <typename T>
+void k3i_kda_local_plain(const struct kda_task *x, const struct k3_cuda *cuda);
+/** The same for bf16 by channels (kda_channels.cuh). */
+void k3i_kda_wy(const struct kda_task *x, bool backward, const struct k3_cuda *cuda);
+void k3i_kda_wy_back(const struct kda_task *x, const struct k3_cuda *cuda);
+void k3i_kda_sums_back(const struct kda_task *x, const struct k3_cuda *cuda);
+
 /** Heads beyond KDA_MAX_WIDTH, all stages; so many of them at a time, and scratch memory. */
 template <typename T>
 void k3i_kda_wide(const struct kda_task *x, bool backward, const struct k3_cuda *cuda);
@@ -125,6 +138,13 @@ static inline size_t
 k3i_kda_blocks(size_t t)
 {
 	return (t + 31) / 32;
+}
+
+/** Chunks of t rows in one document. */
+static inline size_t
+k3i_kda_chunks(size_t t)
+{
+	return (t + KDA_CHUNK - 1) / KDA_CHUNK;
 }
 
 #endif

@@ -60,7 +60,13 @@ cut(char *base, size_t *used, const struct k3_kda_chunk_args *a, bool backward, 
 	w.tm = (float *)take(base, used, rows * 64 * sizeof(float));
 	w.s = take(base, used, heads * w.slots * kp * w.vp * elem);
 	w.ds = take(base, used, heads * w.slots * kp * w.vp * elem);
-	w.dab = (float *)take(base, used, heads * k3i_kda_blocks(a->t) * (1 + kp) * sizeof(float));
+	w.s_edge = take(base, used, heads * kp * w.vp * elem);
+	w.ds_edge = take(base, used, heads * kp * w.vp * elem);
+	w.dx = take(base, used, keys);
+	w.dl = take(base, used, rows * 64 * elem);
+	w.dbeta = (float *)take(base, used, rows * KDA_DBETA_PARTS * sizeof(float));
+	w.dab = (float *)take(base, used,
+			      heads * k3i_kda_blocks(a->t) * (KDA_DAB_HEAD + kp) * sizeof(float));
 	return w;
 }
 

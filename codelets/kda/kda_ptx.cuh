@@ -25,7 +25,7 @@ ldmatrix_trans(uint32_t *r, const void *row)
 		     : "memory");
 }
 
-/** Stores four, each transposed. */
+/** Stores four matrices, each transposed; lane l names row l % 8 of matrix l / 8. */
 static __device__ __forceinline__ void
 stmatrix_trans(void *row, const uint32_t *r)
 {
@@ -72,6 +72,23 @@ exp2_flush(float x)
 
 	asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
 	return y;
+}
+
+/** 1 / x to about an ulp; of infinity 0. */
+static __device__ __forceinline__ float
+reciprocal(float x)
+{
+	float y;
+
+	asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+	return y;
+}
+
+/** Asks for a line of device memory. */
+static __device__ __forceinline__ void
+prefetch(const void *p)
+{
+	asm volatile("prefetch.global.L2 [%0];" : : "l"(p));
 }
 
 /** Copies 16 bytes to shared memory, or clears them there. */

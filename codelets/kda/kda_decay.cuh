@@ -1,0 +1,147 @@
+/* Decays of a bf16 chunk by channels (kda_channels.cuh), and the decayed sums as chains of products.
+ *
+ * The pivot of a sub-block is its row 7.  e[m][i] = 2^(l - pivot) of an element; step[b] leads from
+ * the pivot of sub-block b - 1 to that of b, step[0] from the chunk's beginning, step[4] to its
+ * end.  A sum over earlier rows goes from the first sub-block to the last and decays on the way, one
+ * over later rows goes back.  The trap: the gates' gradient is the difference of what rows give and
+ * what columns get; both must see the same rounded factors, or what should cancel adds up over the
+ * chunk.
+ */
+#ifndef K3_KDA_DECAY_CUH
+#define K3_KDA_DECAY_CUH
+
+#include "kda_channels.cuh"
+
+struct kda_decay {
+	float e[8][4];
+	float step[5][2];
+};
+
+/* 2^-|y log2 e|, and the sigmoid of a y that this belongs to. */
+static __device__ __forceinline__ float
+gate_small(float y)
+{
+	return exp2_flush(-fabsf(y) * LOG2_E);
+}
+
+/* Inclusive sums over the 8 rows of x[m] of one channel; returns the sum of all. */
+static __device__ __forceinline__ float
+sum_down(float *x)
+{
+	int lane = (int)(threadIdx.x & 31), t = lane & 3;
+	float all = x[0] + x[1], other;
+
+	other = __shfl_up_sync(0xffffffffu, all, 1);
+	all += t >= 1 ? other : 0.0f;
+	other = __shfl_up_sync(0xffffffffu, all, 2);
+	all += t >= 2 ? other : 0.0f;
+	x[0] = all - x[1];
+	x[1] = all;
+	return __shfl_sync(0xffffffffu, all, lane | 3);
+}
+
+/** Decays of the warp's channels from the gate inputs f in a tile; rate: e^A log2(e) of the head,
+ * dt: of the lane's two channels, bound: lower bound in units of log 2, 0 for a channel that is not
+ * there. */
+template <int COLS>
+static __device__ __forceinline__ void
+decay_load(struct kda_decay *d, const k3_bf16 *f, int pack, const float *dt, float exp_a,
+	   const float *bound, int n)
+{
+	int t = (int)(threadIdx.x & 3);
+	float total[8][2];
+
+#pragma unroll
+	for (int b = 0; b < 4; b++) {
+		kda_frag frag;
+
+		channels_load<COLS>(&frag, f, b * 16, pack);
+		fragment_widen(d->e, frag, b);
+	}
+#pragma unroll
+	for (int m = 0; m < 8; m++)
+#pragma unroll
+		for (int i = 0; i < 4; i++) {
+			float y = -LOG2_E * exp_a * (d->e[m][i] + dt[i >> 1]);
+
+			d->e[m][i] = 8 * m + 2 * t + (i & 1) < n
+					     ? bound[i >> 1] * reciprocal(1.0f + exp2_flush(y))
+					     : 0.0f;
+		}
+#pragma unroll
+	for (int m = 0; m < 8; m++)
+#pragma unroll
+		for (int c = 0; c < 2; c++) {
+			total[m][c] = sum_down(d->e[m] + 2 * c);
+#pragma unroll
+			for (int i = 0; i < 2; i++)
+				d->e[m][2 * c + i] = exp2_flush(d->e[m][2 * c + i] -
+								(m & 1 ? 0.0f : total[m][c]));
+		}
+#pragma unroll
+	for (int b = 0; b < 5; b++)
+#pragma unroll
+		for (int c = 0; c < 2; c++)
+			d->step[b][c] = exp2_flush((b > 0 ? total[2 * b - 1][c] : 0.0f) +
+						   (b < 4 ? total[2 * b][c] : 0.0f));
+}
+
+/* Rows 16 b .. 16 b+15 of x times a factor by channels. */
+static __device__ __forceinline__ void
+scale_block(float (*x)[4], int b, const float *factor)
+{
+#pragma unroll
+	for (int i = 0; i < 8; i++)
+		x[2 * b + (i >> 2)][i & 3] *= factor[i >> 1 & 1];
+}
+
+/** x, at the chunk's beginning, goes to the rows' pivots and takes up sum_j<=i d[i][j] right[j]
+ * on the way; right: tile of rows decayed to their pivots. */
+template <int COLS>
+static __device__ __forceinline__ void
+sum_earlier(float (*x)[4], const struct kda_decay &d, const k3_bf16 *right, int pack,
+	    const k3_bf16 *lower)
+{
+#pragma unroll
+	for (int b = 0; b < 4; b++) {
+		kda_frag a;
+
+		channels_load<COLS>(&a, right, b * 16, pack);
+#pragma unroll
+		for (int row = b; row < 4; row++) {
+			kda_frag f;
+
+			scale_block(x, row, d.step[b]);
+			right_load<64>(&f, lower, row * 16, b * 2);
+			multiply<false>(x + 2 * row, a, f);
+		}
+	}
+}
+
+/** x, at the chunk's end, goes back to the rows' pivots and takes up
+ * sum_i>=j d1[i][j] left1[i] + d2[i][j] left2[i]. */
+template <int COLS>
+static __device__ __forceinline__ void
+sum_later(float (*x)[4], const struct kda_decay &d, int pack, const k3_bf16 *left1,
+	  const k3_bf16 *d1, const k3_bf16 *left2, const k3_bf16 *d2)
+{
+#pragma unroll
+	for (int b = 3; b >= 0; b--) {
+		kda_frag a1, a2;
+
+		channels_load<COLS>(&a1, left1, b * 16, pack);
+		channels_load<COLS>(&a2, left2, b * 16, pack);
+#pragma unroll
+		for (int col = 0; col <= b; col++) {
+			kda_frag f;
+
+			scale_block(x, col, d.step[b + 1]);
+			right_load_deep<64>(&f, d1, b * 16, col * 2);
+			multiply<false>(x + 2 * col, a1, f);
+			right_load_deep<64>(&f, d2, b * 16, col * 2);
+			multiply<false>(x + 2 * col, a2, f);
+		}
+	}
+}
+
+#endif
