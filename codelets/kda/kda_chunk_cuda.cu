@@ -35,7 +35,8 @@ static struct kda_scratch
 cut(char *base, size_t *used, const struct k3_kda_chunk_args *a, bool backward, size_t elem)
 {
 	struct kda_scratch w = {};
-	size_t heads = heads_at_once(a), kp = k3i_kda_width(a->k), rows = heads * a->t, keys = rows * kp * elem;
+	size_t heads = heads_at_once(a), kp = k3i_kda_width(a->k), rows = heads * a->t,
+	       keys = rows * kp * elem;
 
 	*used = 0;
 	w.t = a->t;
@@ -190,8 +191,7 @@ kda_chunk_bwd(void *const *buf, const struct k3_kda_chunk_args *a, const struct 
 	x.d_o = buf[4];
 	x.ds_out = (const float *)optional(buf, &a->ds_out);
 	x.ds_in = (float *)optional(buf, &a->ds_in);
-	struct results outputs = {{x.dqkv, x.df, x.dbr},
-				  {hg * (2 * a->k + a->v), hg * a->k, hg}};
+	struct results outputs = {{x.dqkv, x.df, x.dbr}, {hg * (2 * a->k + a->v), hg * a->k, hg}};
 	clear<T>(&outputs, &x, cuda);
 	k3i_kda_table(&x, cuda);
 	while (next_heads(&x)) {

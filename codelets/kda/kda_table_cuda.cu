@@ -50,9 +50,9 @@ write_entry(int4 *entry, const struct segment &s, int i)
 {
 	int row = s.from + i * KDA_CHUNK, rest = s.to - row;
 
-	entry[s.chunk + i] = make_int4(row, min(rest, (int)KDA_CHUNK),
-				       i == 0 ? s.enters : s.slot + i - 1,
-				       rest <= KDA_CHUNK ? s.leaves : s.slot + i);
+	entry[s.chunk + i] =
+		make_int4(row, min(rest, (int)KDA_CHUNK), i == 0 ? s.enters : s.slot + i - 1,
+			  rest <= KDA_CHUNK ? s.leaves : s.slot + i);
 }
 
 /* The warp writes the segment of one of its lanes. */

@@ -3,7 +3,8 @@
  * A block has 64 columns of v of one head's state, transposed: [64 v, 128 k] in the registers of
  * one warpgroup, which is the accumulator of one product and, rounded, the left operand of the
  * next.  So nothing of the chain from chunk to chunk passes through shared memory, and its warps
- * meet at no barrier.  The other warpgroup brings the chunks' tiles, up to three ahead.
+ * meet at no barrier.  Three more warps bring the chunks' tiles, each into a stage of its own: the
+ * fence before a stage is handed over waits for all copies of its warp.
  *
  * A tile of rows becomes operand or accumulator by transposing loads, and results become rows by
  * transposing stores.  The trap: rows behind a chunk's last are zero in every tile, as products do
@@ -16,8 +17,10 @@
 #include "kda_wgmma.cuh"
 
 enum { WALK_K = 128, WALK_V = 64, WALK_STAGES = 3, WALK_GROUP = 128 };
-/* Two warpgroups; other targets have no code for them, and say so by a smaller block. */
-enum { WALK_THREADS = K3_WGMMA ? 2 * WALK_GROUP : 32 };
+/* A stage is handed over between a warp and the group. */
+enum { WALK_PAIR = WALK_GROUP + 32 };
+/* Other targets have no code for warpgroups, and say so by a smaller block. */
+enum { WALK_THREADS = K3_WGMMA ? WALK_GROUP + 32 * WALK_STAGES : 32 };
 
 /* Named barriers: a stage is filled, a stage is empty (from STAGES on), rows are in their tile. */
 enum { WALK_FULL = 1, WALK_EMPTY = WALK_FULL + WALK_STAGES, WALK_TILE = WALK_EMPTY + WALK_STAGES };
@@ -54,7 +57,7 @@ walk_meet(int barrier, int threads)
 static __device__ __forceinline__ void
 walk_arrive(int barrier)
 {
-	asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "n"(2 * WALK_GROUP) : "memory");
+	asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "n"((int)WALK_PAIR) : "memory");
 }
 
 /** The state [k, v] of a group's head i, or NULL. */
@@ -215,60 +218,61 @@ walk_rows_of(const void *o, int n, int col, const struct kda_task &x)
 	return r;
 }
 
-/** Places of the rows (thread / 8) + 16 m of a chunk; 0 behind its last. */
+/** Places of the rows (thread / 8) + STEP m of a chunk; 0 behind its last. */
+template <int STEP>
 static __device__ __forceinline__ void
-walk_order(int *order, const struct kda_task &x, const struct kda_entry &e)
+walk_order(int *order, const int32_t *rows, const struct kda_entry &e)
 {
-	const int32_t *from = kda_order(x.layout) + e.row;
-	int row = (int)threadIdx.x % WALK_GROUP / 8;
+	int row = (int)threadIdx.x % (8 * STEP) / 8;
 
 #pragma unroll
-	for (int m = 0; m < WALK_ROWS / 16; m++)
-		order[m] = row + 16 * m < e.n ? from[row + 16 * m] : 0;
+	for (int m = 0; m < WALK_ROWS / STEP; m++)
+		order[m] = row + STEP * m < e.n ? rows[e.row + row + STEP * m] : 0;
 }
 
-/* Copies of the second warpgroup. */
+/* Copies of a warp. */
 
-/** [64, 16 PANELS pieces] of rows that follow each other to a tile; n rows are there. */
+/** [64, 8 pieces PANELS] of rows that follow each other to a tile; n rows are there. */
 template <int PANELS>
 static __device__ __forceinline__ void
 walk_fetch(unsigned char *tile, const k3_bf16 *from, int n)
 {
-	const int pieces = 8 * PANELS, step = WALK_GROUP / pieces;
-	int i = (int)threadIdx.x % WALK_GROUP, piece = i % pieces, row = i / pieces;
-	uint32_t to = shared_address(tile) + piece_at(WALK_ROWS, row, piece);
+	const int pieces = 8 * PANELS, step = 32 / pieces;
+	int lane = (int)threadIdx.x & 31, piece = lane % pieces, row = lane / pieces;
+	uint32_t to = shared_address(tile);
 
-	from += i * 8;
-#pragma unroll
+	from += lane * 8;
+#pragma unroll 16
 	for (int m = 0; m < WALK_ROWS / step; m++)
-		copy_16(to + (uint32_t)(m * step * PANEL_ROW_BYTES), from + m * WALK_GROUP * 8,
+		copy_16(to + piece_at(WALK_ROWS, row + m * step, piece), from + m * 32 * 8,
 			row + m * step < n);
 }
 
-/** Rows of 64 columns; row (thread / 8) + 16 m comes from row index[m], or from its own (NULL). */
+enum { WALK_STEP = 4 }; /* rows of 64 columns that a warp copies at once */
+
+/** Rows of 64 columns; row (lane / 8) + 4 m comes from row index[m], or from its own (NULL). */
 static __device__ __forceinline__ void
 walk_fetch_rows(unsigned char *tile, const struct walk_rows &from, const int *index)
 {
-	int i = (int)threadIdx.x % WALK_GROUP, piece = i % 8, row = i / 8;
-	uint32_t to = shared_address(tile) + piece_at(WALK_ROWS, row, piece);
+	int lane = (int)threadIdx.x & 31, piece = lane % 8, row = lane / 8;
 
 #pragma unroll
-	for (int m = 0; m < WALK_ROWS / 16; m++) {
-		int r = row + 16 * m;
+	for (int m = 0; m < WALK_ROWS / WALK_STEP; m++) {
+		int r = row + WALK_STEP * m;
 		const k3_bf16 *at = from.at + (size_t)(index ? index[m] : r) * from.ld + 8 * piece;
-		uint32_t at_tile = to + (uint32_t)(m * 16 * PANEL_ROW_BYTES);
+		uint32_t to = shared_address(tile) + piece_at(WALK_ROWS, r, piece);
 		int cols = r < from.n ? min(from.cols - 8 * piece, 8) : 0;
 		uint32_t x[4] = {};
 
 		if (from.whole) {
-			copy_16(at_tile, cols > 0 ? at : from.at, cols > 0);
+			copy_16(to, cols > 0 ? at : from.at, cols > 0);
 			continue;
 		}
 #pragma unroll
 		for (int c = 0; c < 8; c++)
 			if (c < cols)
 				x[c / 2] |= (uint32_t)__bfloat16_as_ushort(at[c]) << c % 2 * 16;
-		shared_store_16(at_tile, make_uint4(x[0], x[1], x[2], x[3]));
+		shared_store_16(to, make_uint4(x[0], x[1], x[2], x[3]));
 	}
 }
 
@@ -276,12 +280,26 @@ walk_fetch_rows(unsigned char *tile, const struct walk_rows &from, const int *in
 static __device__ __forceinline__ void
 walk_fetch_last(float *to, const struct kda_task &x, const struct kda_entry &e)
 {
-	int i = (int)threadIdx.x % WALK_GROUP;
+	int i = 4 * ((int)threadIdx.x & 31);
 	size_t slot = e.to >= 0 ? (size_t)e.to : x.work.slots;
 	const float *last = x.work.last + (blockIdx.y * (x.work.slots + 1) + slot) * WALK_K;
 
-	if (i < WALK_K / 4)
-		copy_16(shared_address(to + 4 * i), last + 4 * i, e.to != KDA_NONE);
+	copy_16(shared_address(to + i), last + i, e.to != KDA_NONE);
+}
+
+/** Before and after a warp fills its stage for chunk i. */
+static __device__ __forceinline__ void
+walk_stage_begin(int i)
+{
+	if (i >= WALK_STAGES)
+		walk_meet(WALK_EMPTY + i % WALK_STAGES, WALK_PAIR);
+}
+
+static __device__ __forceinline__ void
+walk_stage_end(int i)
+{
+	copy_wait<0>();
+	walk_arrive(WALK_FULL + i % WALK_STAGES);
 }
 
 /** Asks for n rows of `width` to come nearer. */

@@ -22,7 +22,7 @@ fill(struct walk_stage *to, float *last, const struct kda_task &x, const struct 
 	copy_commit();
 }
 
-/* One thread; what comes later than the stages reach. */
+/* One thread; what its warp brings next. */
 static __device__ __forceinline__ void
 look_ahead(const struct kda_task &x, const struct kda_entry &e)
 {
@@ -42,36 +42,29 @@ entry_back(const struct kda_task &x, int chunks, int i)
 	return kda_entry_at(x.work, chunks - 1 - i);
 }
 
+/* A warp's part: every third chunk. */
 static __device__ __forceinline__ void
-bring(struct walk_shared &sh, const struct kda_task &x)
+bring(struct walk_shared &sh, const struct kda_task &x, int stage)
 {
-	const int ahead = WALK_STAGES + 1;
-	int chunks = x.work.table[0], order[WALK_ROWS / 16];
-	struct kda_entry e = {0, 0, KDA_NONE, KDA_NONE}, next = e, far = e;
+	const int32_t *rows = kda_order(x.layout);
+	int chunks = x.work.table[0], order[WALK_ROWS / WALK_STEP];
+	struct kda_entry e, next = {0, 0, KDA_NONE, KDA_NONE};
 
-	if (chunks > 0)
-		next = entry_back(x, chunks, 0);
-	walk_order(order, x, next);
-	for (int i = 0; i < chunks; i++) {
+	if (stage < chunks)
+		next = entry_back(x, chunks, stage);
+	for (int i = stage; i < chunks; i += WALK_STAGES) {
+		bool more = i + WALK_STAGES < chunks;
+
 		e = next;
-		if (i + 1 < chunks)
-			next = entry_back(x, chunks, i + 1);
-		if (i >= WALK_STAGES)
-			walk_meet(WALK_EMPTY + i % WALK_STAGES, 2 * WALK_GROUP);
-		fill(&sh.stage[i % WALK_STAGES], sh.last[i % WALK_STAGES], x, e, order);
-		walk_order(order, x, next);
-		if (threadIdx.x == WALK_GROUP && i > 0 && i - 1 + ahead < chunks)
-			look_ahead(x, far);
-		if (i + ahead < chunks)
-			far = entry_back(x, chunks, i + ahead);
-		if (i > 0) {
-			copy_wait<1>();
-			walk_arrive(WALK_FULL + (i - 1) % WALK_STAGES);
-		}
+		walk_order<WALK_STEP>(order, rows, e);
+		if (more)
+			next = entry_back(x, chunks, i + WALK_STAGES);
+		walk_stage_begin(i);
+		fill(&sh.stage[stage], sh.last[stage], x, e, order);
+		if (more && threadIdx.x % 32 == 0)
+			look_ahead(x, next);
+		walk_stage_end(i);
 	}
-	copy_wait<0>();
-	if (chunks > 0)
-		walk_arrive(WALK_FULL + (chunks - 1) % WALK_STAGES);
 }
 
 /* What the computing warpgroup keeps from chunk to chunk; s is dS. */
@@ -118,9 +111,8 @@ one_chunk(struct back_regs *r, struct walk_shared &sh, const struct kda_task &x,
 	times_tile<WALK_K, true>(r->s, r->values, shared_address(g.w), true);
 	wgmma_commit();
 	walk_tile_store<WALK_ROWS>(sh.rows, r->values);
-	walk_rows_store<WALK_ROWS>(walk_rows_at(x.work.dvt,
-						blockIdx.y * x.work.t + (size_t)e.row, e.n, col,
-						x.work.vp),
+	walk_rows_store<WALK_ROWS>(walk_rows_at(x.work.dvt, blockIdx.y * x.work.t + (size_t)e.row,
+						e.n, col, x.work.vp),
 				   NULL, sh.rows);
 }
 
@@ -132,7 +124,7 @@ meet_chunk(struct back_regs *r, struct walk_shared &sh, int i, int chunks)
 	const struct walk_stage &g = sh.stage[i % WALK_STAGES];
 
 	if (i < chunks)
-		walk_meet(WALK_FULL + i % WALK_STAGES, 2 * WALK_GROUP);
+		walk_meet(WALK_FULL + i % WALK_STAGES, WALK_PAIR);
 	wgmma_fence();
 	tiles_product<WALK_V>(r->y, shared_address(g.columns), shared_address(g.p), false);
 	wgmma_commit();
@@ -177,8 +169,9 @@ __launch_bounds__(WALK_THREADS, 1) walk_chunks_back(const __grid_constant__ stru
 	int chunks = x.work.table[0], col = (int)blockIdx.x * WALK_V;
 	struct back_regs r;
 
-	if (__shfl_sync(0xffffffffu, threadIdx.x / WALK_GROUP, 0)) {
-		bring(sh, x);
+	int warp = __shfl_sync(0xffffffffu, (int)threadIdx.x / 32, 0);
+	if (warp >= WALK_GROUP / 32) {
+		bring(sh, x, warp - WALK_GROUP / 32);
 		return;
 	}
 	struct kda_entry e = walk_back(&r, sh, x, chunks);

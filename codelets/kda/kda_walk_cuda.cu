@@ -25,7 +25,7 @@ fill(struct walk_stage *to, float *last, const struct kda_task &x, const struct 
 	copy_commit();
 }
 
-/* One thread; what comes later than the stages reach. */
+/* One thread; what its warp brings next. */
 static __device__ __forceinline__ void
 look_ahead(const struct kda_task &x, const struct kda_entry &e, bool output)
 {
@@ -41,34 +41,27 @@ look_ahead(const struct kda_task &x, const struct kda_entry &e, bool output)
 	walk_prefetch(w.p, at, e.n, WALK_ROWS);
 }
 
+/* A warp's part: every third chunk. */
 static __device__ __forceinline__ void
-bring(struct walk_shared &sh, const struct kda_task &x, bool output)
+bring(struct walk_shared &sh, const struct kda_task &x, int stage, bool output)
 {
-	const int ahead = WALK_STAGES + 1;
 	int chunks = x.work.table[0];
-	struct kda_entry e = {0, 0, KDA_NONE, KDA_NONE}, next = e, far = e;
+	struct kda_entry e, next = {0, 0, KDA_NONE, KDA_NONE};
 
-	if (chunks > 0)
-		next = kda_entry_at(x.work, 0);
-	for (int i = 0; i < chunks; i++) {
+	if (stage < chunks)
+		next = kda_entry_at(x.work, stage);
+	for (int i = stage; i < chunks; i += WALK_STAGES) {
+		bool more = i + WALK_STAGES < chunks;
+
 		e = next;
-		if (i + 1 < chunks)
-			next = kda_entry_at(x.work, i + 1);
-		if (i >= WALK_STAGES)
-			walk_meet(WALK_EMPTY + i % WALK_STAGES, 2 * WALK_GROUP);
-		fill(&sh.stage[i % WALK_STAGES], sh.last[i % WALK_STAGES], x, e, output);
-		if (threadIdx.x == WALK_GROUP && i > 0 && i - 1 + ahead < chunks)
-			look_ahead(x, far, output);
-		if (i + ahead < chunks)
-			far = kda_entry_at(x.work, i + ahead);
-		if (i > 0) {
-			copy_wait<1>();
-			walk_arrive(WALK_FULL + (i - 1) % WALK_STAGES);
-		}
+		if (more)
+			next = kda_entry_at(x.work, i + WALK_STAGES);
+		walk_stage_begin(i);
+		fill(&sh.stage[stage], sh.last[stage], x, e, output);
+		if (more && threadIdx.x % 32 == 0)
+			look_ahead(x, next, output);
+		walk_stage_end(i);
 	}
-	copy_wait<0>();
-	if (chunks > 0)
-		walk_arrive(WALK_FULL + (chunks - 1) % WALK_STAGES);
 }
 
 /* What the computing warpgroup keeps from chunk to chunk. */
@@ -114,7 +107,7 @@ begin_update(struct walk_regs *r, const struct walk_stage &g, bool output)
 static __device__ __forceinline__ void
 meet_chunk(struct walk_regs *r, struct walk_shared &sh, int i)
 {
-	walk_meet(WALK_FULL + i % WALK_STAGES, 2 * WALK_GROUP);
+	walk_meet(WALK_FULL + i % WALK_STAGES, WALK_PAIR);
 	walk_accumulators(r->y, sh.stage[i % WALK_STAGES].columns);
 }
 
@@ -143,6 +136,7 @@ static __device__ __forceinline__ struct kda_entry
 walk_with_output(struct walk_regs *r, struct walk_shared &sh, const struct kda_task &x, int chunks)
 {
 	struct kda_entry e = {0, 0, KDA_OUTSIDE, KDA_NONE}, next = e;
+	const int32_t *rows = kda_order(x.layout);
 	uint32_t out[WALK_ROWS / 4];
 	int before = 0; /* rows of the chunk whose output is in out */
 
@@ -165,7 +159,7 @@ walk_with_output(struct walk_regs *r, struct walk_shared &sh, const struct kda_t
 			output_store(sh, out, r->order, x, before);
 			leave_chunk(i - 1, chunks);
 		}
-		walk_order(r->order, x, e);
+		walk_order<16>(r->order, rows, e);
 		wgmma_wait<1>();
 		settled<WALK_ROWS>(r->y);
 		begin_update(r, g, true);
@@ -180,7 +174,7 @@ walk_with_output(struct walk_regs *r, struct walk_shared &sh, const struct kda_t
 		round_left<WALK_ROWS>(out, r->o);
 		before = e.n;
 	}
-	walk_order(r->order, x, e);
+	walk_order<16>(r->order, rows, e);
 	output_store(sh, out, r->order, x, before);
 	return e;
 }
@@ -238,8 +232,9 @@ __launch_bounds__(WALK_THREADS, 1) walk_chunks(const __grid_constant__ struct kd
 	int chunks = x.work.table[0], col = (int)blockIdx.x * WALK_V;
 	struct walk_regs r;
 
-	if (__shfl_sync(0xffffffffu, threadIdx.x / WALK_GROUP, 0)) {
-		bring(sh, x, OUTPUT);
+	int warp = __shfl_sync(0xffffffffu, (int)threadIdx.x / 32, 0);
+	if (warp >= WALK_GROUP / 32) {
+		bring(sh, x, warp - WALK_GROUP / 32, OUTPUT);
 		return;
 	}
 	if (!OUTPUT) {
@@ -263,8 +258,7 @@ launch(const struct kda_task *x, const struct k3_cuda *cuda)
 
 	K3_CUDA_CHECK(cudaFuncSetAttribute(
 		walk_chunks<OUTPUT>, cudaFuncAttributeMaxDynamicSharedMemorySize, WALK_BYTES));
-	walk_chunks<OUTPUT>
-		<<<grid, WALK_THREADS, WALK_BYTES, (cudaStream_t)cuda->stream>>>(*x);
+	walk_chunks<OUTPUT><<<grid, WALK_THREADS, WALK_BYTES, (cudaStream_t)cuda->stream>>>(*x);
 	K3_CUDA_LAUNCHED("walk_chunks");
 }
 

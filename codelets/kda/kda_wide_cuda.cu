@@ -115,8 +115,8 @@ wide_forward(struct kda_task x, struct wide_states w, bool keep)
 			wide_row_load<T>(&r, h, x, e.row + n);
 			if (j >= v)
 				continue;
-			float o = wide_step(s + j, s + j, &error, r,
-					    wide(h.v[r.t * h.ld_qkv + j]), x.a);
+			float o = wide_step(s + j, s + j, &error, r, wide(h.v[r.t * h.ld_qkv + j]),
+					    x.a);
 			if (!keep)
 				((T *)x.o)[(r.t * hg + x.first + head) * v + j] =
 					narrow<T>(x.a.scale * o);
@@ -355,14 +355,14 @@ k3i_kda_wide(const struct kda_task *x, bool backward, const struct k3_cuda *cuda
 	struct wide_states w;
 
 	cut(&w, x->work.wide, &x->a, backward);
-	K3_CUDA_CHECK(cudaFuncSetAttribute(
-		wide_forward<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)row));
+	K3_CUDA_CHECK(cudaFuncSetAttribute(wide_forward<T>,
+					   cudaFuncAttributeMaxDynamicSharedMemorySize, (int)row));
 	wide_forward<T><<<grid, WIDE_THREADS, row, stream>>>(*x, w, backward);
 	K3_CUDA_LAUNCHED("wide_forward");
 	if (!backward)
 		return;
-	K3_CUDA_CHECK(cudaFuncSetAttribute(
-		wide_backward<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)back));
+	K3_CUDA_CHECK(cudaFuncSetAttribute(wide_backward<T>,
+					   cudaFuncAttributeMaxDynamicSharedMemorySize, (int)back));
 	wide_backward<T><<<(unsigned)x->heads, WIDE_THREADS, back, stream>>>(*x, w);
 	K3_CUDA_LAUNCHED("wide_backward");
 }
