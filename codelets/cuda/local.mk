@@ -21,7 +21,6 @@ cuda_sources = \
 	codelets/kda/kda_scan_cuda.cu \
 	codelets/kda/kda_sums_back_cuda.cu \
 	codelets/kda/kda_table_cuda.cu \
-	codelets/kda/kda_walk_back_cuda.cu \
 	codelets/kda/kda_walk_cuda.cu \
 	codelets/kda/kda_wide_cuda.cu \
 	codelets/kda/kda_wy_back_cuda.cu \
@@ -87,6 +86,7 @@ cuda_headers = \
 	codelets/kda/kda_sums.cuh \
 	codelets/kda/kda_sums_back.cuh \
 	codelets/kda/kda_walk.cuh \
+	codelets/kda/kda_walk_back.cuh \
 	codelets/kda/kda_wgmma.cuh \
 	codelets/mla/mla_gemm.cuh \
 	codelets/mla/mla_norm.cuh \

@@ -107,10 +107,10 @@ void k3i_kda_intra(const struct kda_task *x, bool backward, const struct k3_cuda
 template <typename T>
 void k3i_kda_scan(const struct kda_task *x, bool backward, const struct k3_cuda *cuda);
 template <typename T> void k3i_kda_scan_back(const struct kda_task *x, const struct k3_cuda *cuda);
-/** The walks of wide bf16 heads, where the device has warpgroup products. */
+/** Scan, or (backward) its repetition and the way back, of wide bf16 heads where the device has
+ * warpgroup products. */
 bool k3i_kda_walks(size_t k);
 void k3i_kda_walk(const struct kda_task *x, bool backward, const struct k3_cuda *cuda);
-void k3i_kda_walk_back(const struct kda_task *x, const struct k3_cuda *cuda);
 template <typename T> void k3i_kda_local(const struct kda_task *x, const struct k3_cuda *cuda);
 
 template <typename T>

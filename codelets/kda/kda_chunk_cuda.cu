@@ -199,10 +199,9 @@ kda_chunk_bwd(void *const *buf, const struct k3_kda_chunk_args *a, const struct 
 			k3i_kda_wide<T>(&x, true, cuda);
 			continue;
 		}
-		if (a->t) {
+		if (a->t)
 			k3i_kda_intra<T>(&x, true, cuda);
-			k3i_kda_scan<T>(&x, true, cuda);
-		}
+		k3i_kda_scan<T>(&x, true, cuda);
 		k3i_kda_scan_back<T>(&x, cuda);
 		k3i_kda_local<T>(&x, cuda);
 	}

@@ -153,8 +153,8 @@ k3i_kda_scan_back(const struct kda_task *x, const struct k3_cuda *cuda)
 	size_t width = k3i_kda_width(x->a.k);
 
 	if (sizeof(T) == sizeof(k3_bf16) && k3i_kda_walks(x->a.k))
-		k3i_kda_walk_back(x, cuda);
-	else if (width == 32)
+		return; /* went with the repetition */
+	if (width == 32)
 		launch<T, 32>(x, cuda);
 	else if (width == 64)
 		launch<T, 64>(x, cuda);

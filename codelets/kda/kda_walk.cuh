@@ -242,7 +242,7 @@ walk_fetch(unsigned char *tile, const k3_bf16 *from, int n)
 	uint32_t to = shared_address(tile);
 
 	from += lane * 8;
-#pragma unroll 16
+#pragma unroll 8
 	for (int m = 0; m < WALK_ROWS / step; m++)
 		copy_16(to + piece_at(WALK_ROWS, row + m * step, piece), from + m * 32 * 8,
 			row + m * step < n);

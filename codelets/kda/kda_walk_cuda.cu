@@ -1,10 +1,11 @@
 /* KDA's states, chunk after chunk, for wide bf16 heads: V~ = U - W S, S = exp(G_last) S + K-^T V~,
- * and o = s Q exp(G) S + Pq V~, or in the backward V~ and the entering states.
+ * and o = s Q exp(G) S + Pq V~, or in the backward V~ and the entering states.  The backward's way
+ * back needs no state, so its blocks run beside those of the repetition.
  *
  * The output of a chunk is completed while the next one's V~ is under way: it hangs on the chain of
  * states, the chain does not hang on it.
  */
-#include "kda_walk.cuh"
+#include "kda_walk_back.cuh"
 
 static __device__ __forceinline__ void
 fill(struct walk_stage *to, float *last, const struct kda_task &x, const struct kda_entry &e,
@@ -222,23 +223,14 @@ walk_keeping(struct walk_regs *r, struct walk_shared &sh, const struct kda_task 
 	}
 }
 
-template <bool OUTPUT>
-static __global__ void
-__launch_bounds__(WALK_THREADS, 1) walk_chunks(const __grid_constant__ struct kda_task x)
+static __device__ __forceinline__ void
+walk_output_block(struct walk_shared &sh, const struct kda_task &x, int warp)
 {
-#if K3_WGMMA
-	extern __shared__ unsigned char raw[];
-	struct walk_shared &sh = walk_shared_at(raw);
 	int chunks = x.work.table[0], col = (int)blockIdx.x * WALK_V;
 	struct walk_regs r;
 
-	int warp = __shfl_sync(0xffffffffu, (int)threadIdx.x / 32, 0);
 	if (warp >= WALK_GROUP / 32) {
-		bring(sh, x, warp - WALK_GROUP / 32, OUTPUT);
-		return;
-	}
-	if (!OUTPUT) {
-		walk_keeping(&r, sh, x, chunks);
+		bring(sh, x, warp - WALK_GROUP / 32, true);
 		return;
 	}
 	struct kda_entry e = walk_with_output(&r, sh, x, chunks);
@@ -247,18 +239,49 @@ __launch_bounds__(WALK_THREADS, 1) walk_chunks(const __grid_constant__ struct kd
 	if (e.to != KDA_OUTSIDE)
 		walk_state_load(r.s, x.work.table[1] ? walk_outside(x.s_in, x) : NULL, col, x.a);
 	walk_state_store((float *)walk_outside(x.s_out, x), r.s, col, x.a);
+}
+
+static __device__ __forceinline__ void
+walk_keeping_block(struct walk_shared &sh, const struct kda_task &x, int warp)
+{
+	struct walk_regs r;
+
+	if (warp >= WALK_GROUP / 32)
+		bring(sh, x, warp - WALK_GROUP / 32, false);
+	else
+		walk_keeping(&r, sh, x, x.work.table[0]);
+}
+
+/* The backward has two layers of blocks. */
+template <bool BACKWARD>
+static __global__ void
+__launch_bounds__(WALK_THREADS, 1) walk_chunks(const __grid_constant__ struct kda_task x)
+{
+#if K3_WGMMA
+	extern __shared__ unsigned char raw[];
+	struct walk_shared &sh = walk_shared_at(raw);
+	/* the same in all lanes, as the compiler can see */
+	int warp = __shfl_sync(0xffffffffu, (int)threadIdx.x / 32, 0);
+
+	if (!BACKWARD)
+		walk_output_block(sh, x, warp);
+	else if (blockIdx.z == 0)
+		walk_back_block(sh, x, warp);
+	else
+		walk_keeping_block(sh, x, warp);
 #endif
 }
 
-template <bool OUTPUT>
+template <bool BACKWARD>
 static void
 launch(const struct kda_task *x, const struct k3_cuda *cuda)
 {
-	dim3 grid(blocks_for(x->work.vp, WALK_V), (unsigned)x->heads);
+	dim3 grid(blocks_for(x->work.vp, WALK_V), (unsigned)x->heads, BACKWARD ? 2 : 1);
 
 	K3_CUDA_CHECK(cudaFuncSetAttribute(
-		walk_chunks<OUTPUT>, cudaFuncAttributeMaxDynamicSharedMemorySize, WALK_BYTES));
-	walk_chunks<OUTPUT><<<grid, WALK_THREADS, WALK_BYTES, (cudaStream_t)cuda->stream>>>(*x);
+		walk_chunks<BACKWARD>, cudaFuncAttributeMaxDynamicSharedMemorySize, WALK_BYTES));
+	walk_chunks<BACKWARD>
+		<<<grid, WALK_THREADS, WALK_BYTES, (cudaStream_t)cuda->stream>>>(*x);
 	K3_CUDA_LAUNCHED("walk_chunks");
 }
 
@@ -275,7 +298,7 @@ void
 k3i_kda_walk(const struct kda_task *x, bool backward, const struct k3_cuda *cuda)
 {
 	if (backward)
-		launch<false>(x, cuda);
-	else
 		launch<true>(x, cuda);
+	else
+		launch<false>(x, cuda);
 }

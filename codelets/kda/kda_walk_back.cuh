@@ -1,13 +1,14 @@
-/* Back over KDA's states for wide bf16 heads: dV~ = Pq^T dO + K- dS, then
+/* Back over KDA's states by a block of the walks: dV~ = Pq^T dO + K- dS, then
  * dS = exp(G_last) dS + (s Q exp(G))^T dO - W^T dV~, with dS transposed in registers.
- *
- * Needs no state, so it does not wait for the forward's repetition.  Keeps dV~ and the gradients of
- * leaving states that are in slots.
+ * Keeps dV~ and the gradients of leaving states that are in slots.
  */
+#ifndef K3_KDA_WALK_BACK_CUH
+#define K3_KDA_WALK_BACK_CUH
+
 #include "kda_walk.cuh"
 
 static __device__ __forceinline__ void
-fill(struct walk_stage *to, float *last, const struct kda_task &x, const struct kda_entry &e,
+back_fill(struct walk_stage *to, float *last, const struct kda_task &x, const struct kda_entry &e,
      const int *order)
 {
 	const struct kda_scratch &w = x.work;
@@ -24,7 +25,7 @@ fill(struct walk_stage *to, float *last, const struct kda_task &x, const struct 
 
 /* One thread; what its warp brings next. */
 static __device__ __forceinline__ void
-look_ahead(const struct kda_task &x, const struct kda_entry &e)
+back_look_ahead(const struct kda_task &x, const struct kda_entry &e)
 {
 	const struct kda_scratch &w = x.work;
 	size_t at = blockIdx.y * w.t + (size_t)e.row;
@@ -44,7 +45,7 @@ entry_back(const struct kda_task &x, int chunks, int i)
 
 /* A warp's part: every third chunk. */
 static __device__ __forceinline__ void
-bring(struct walk_shared &sh, const struct kda_task &x, int stage)
+back_bring(struct walk_shared &sh, const struct kda_task &x, int stage)
 {
 	const int32_t *rows = kda_order(x.layout);
 	int chunks = x.work.table[0], order[WALK_ROWS / WALK_STEP];
@@ -60,9 +61,9 @@ bring(struct walk_shared &sh, const struct kda_task &x, int stage)
 		if (more)
 			next = entry_back(x, chunks, i + WALK_STAGES);
 		walk_stage_begin(i);
-		fill(&sh.stage[stage], sh.last[stage], x, e, order);
+		back_fill(&sh.stage[stage], sh.last[stage], x, e, order);
 		if (more && threadIdx.x % 32 == 0)
-			look_ahead(x, next);
+			back_look_ahead(x, next);
 		walk_stage_end(i);
 	}
 }
@@ -75,7 +76,7 @@ struct back_regs {
 
 /* The gradient of the chunk's leaving state, rounded, and its decay. */
 static __device__ __forceinline__ void
-enter(struct back_regs *r, const struct walk_shared &sh, const struct kda_task &x,
+back_enter(struct back_regs *r, const struct walk_shared &sh, const struct kda_task &x,
       const struct kda_entry &e, int i)
 {
 	if (e.to < 0)
@@ -86,7 +87,7 @@ enter(struct back_regs *r, const struct walk_shared &sh, const struct kda_task &
 }
 
 static __device__ __forceinline__ void
-one_chunk(struct back_regs *r, struct walk_shared &sh, const struct kda_task &x,
+back_chunk(struct back_regs *r, struct walk_shared &sh, const struct kda_task &x,
 	  const struct kda_entry &e, const struct walk_stage &g)
 {
 	int col = (int)blockIdx.x * WALK_V;
@@ -119,7 +120,7 @@ one_chunk(struct back_regs *r, struct walk_shared &sh, const struct kda_task &x,
 /* Waits for the tiles of chunk i, if there is one, and starts y = (Pq^T dO)^T.  What this makes of a
  * stage behind the last chunk is not used. */
 static __device__ __forceinline__ void
-meet_chunk(struct back_regs *r, struct walk_shared &sh, int i, int chunks)
+back_meet(struct back_regs *r, struct walk_shared &sh, int i, int chunks)
 {
 	const struct walk_stage &g = sh.stage[i % WALK_STAGES];
 
@@ -137,41 +138,37 @@ walk_back(struct back_regs *r, struct walk_shared &sh, const struct kda_task &x,
 
 	if (chunks > 0)
 		next = entry_back(x, chunks, 0);
-	meet_chunk(r, sh, 0, chunks);
+	back_meet(r, sh, 0, chunks);
 	if (chunks > 0)
-		enter(r, sh, x, next, 0);
+		back_enter(r, sh, x, next, 0);
 	wgmma_wait<0>();
 	settled<WALK_ROWS>(r->y);
 	for (int i = 0; i < chunks; i++) {
 		e = next;
 		if (i + 1 < chunks)
 			next = entry_back(x, chunks, i + 1);
-		one_chunk(r, sh, x, e, sh.stage[i % WALK_STAGES]);
-		meet_chunk(r, sh, i + 1, chunks);
+		back_chunk(r, sh, x, e, sh.stage[i % WALK_STAGES]);
+		back_meet(r, sh, i + 1, chunks);
 		wgmma_wait<1>();
 		settled<WALK_K>(r->s);
 		if (i + WALK_STAGES < chunks)
 			walk_arrive(WALK_EMPTY + i % WALK_STAGES);
 		if (i + 1 < chunks)
-			enter(r, sh, x, next, i + 1);
+			back_enter(r, sh, x, next, i + 1);
 		wgmma_wait<0>();
 		settled<WALK_ROWS>(r->y);
 	}
 	return e;
 }
 
-static __global__ void
-__launch_bounds__(WALK_THREADS, 1) walk_chunks_back(const __grid_constant__ struct kda_task x)
+static __device__ __forceinline__ void
+walk_back_block(struct walk_shared &sh, const struct kda_task &x, int warp)
 {
-#if K3_WGMMA
-	extern __shared__ unsigned char raw[];
-	struct walk_shared &sh = walk_shared_at(raw);
 	int chunks = x.work.table[0], col = (int)blockIdx.x * WALK_V;
 	struct back_regs r;
 
-	int warp = __shfl_sync(0xffffffffu, (int)threadIdx.x / 32, 0);
 	if (warp >= WALK_GROUP / 32) {
-		bring(sh, x, warp - WALK_GROUP / 32);
+		back_bring(sh, x, warp - WALK_GROUP / 32);
 		return;
 	}
 	struct kda_entry e = walk_back(&r, sh, x, chunks);
@@ -180,16 +177,6 @@ __launch_bounds__(WALK_THREADS, 1) walk_chunks_back(const __grid_constant__ stru
 	if (e.from != KDA_OUTSIDE)
 		walk_state_load(r.s, x.work.table[1] ? walk_outside(x.ds_out, x) : NULL, col, x.a);
 	walk_state_store((float *)walk_outside(x.ds_in, x), r.s, col, x.a);
+}
+
 #endif
-}
-
-void
-k3i_kda_walk_back(const struct kda_task *x, const struct k3_cuda *cuda)
-{
-	dim3 grid(blocks_for(x->work.vp, WALK_V), (unsigned)x->heads);
-
-	K3_CUDA_CHECK(cudaFuncSetAttribute(
-		walk_chunks_back, cudaFuncAttributeMaxDynamicSharedMemorySize, WALK_BYTES));
-	walk_chunks_back<<<grid, WALK_THREADS, WALK_BYTES, (cudaStream_t)cuda->stream>>>(*x);
-	K3_CUDA_LAUNCHED("walk_chunks_back");
-}
