@@ -23,8 +23,8 @@ enum { KDA_CHUNK = 64, KDA_SUB = 16, KDA_BV = 16, KDA_MAX_WIDTH = 128 };
 /* States that are in no slot. */
 enum { KDA_NONE = -1, KDA_OUTSIDE = -2 }; /* zero or not wanted; s_in, s_out */
 
-/* Parts that dbeta and the sum of one head's df (f + dt) come in. */
-enum { KDA_DBETA_PARTS = 3, KDA_DAB_HEAD = 2 };
+/* Parts of dbeta: dY V, and 16 channels each; and of the sum of a head's df (f + dt). */
+enum { KDA_DBETA_PARTS = 9, KDA_DAB_HEAD = 2 };
 
 struct kda_entry {
 	int row, n;   /* positions row .. row + n-1 */
@@ -47,7 +47,7 @@ struct kda_scratch {
 	void *s, *ds;	/* T [heads, slots, KP, VP]: entering state, gradient of the leaving */
 	void *s_edge, *ds_edge; /* T [heads, KP, VP]: s_in and ds_out rounded */
 	void *dx, *dl; /* T [heads, t, KP], [heads, t, 64]: between the parts of the local stage */
-	float *dbeta;  /* [heads, t, KDA_DBETA_PARTS] */
+	float *dbeta;  /* [heads, KDA_DBETA_PARTS, t] */
 	float *dab;    /* [heads, blocks, KDA_DAB_HEAD + KP] */
 	size_t t, slots, vp;
 };

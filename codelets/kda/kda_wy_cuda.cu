@@ -18,7 +18,7 @@ struct wy_forward {
 		float t[64 * INVERSE_LD];
 	} u;
 	float l[64 * INVERSE_LD]; /* beta M */
-	k3_bf16 tb[64 * 64];
+	k3_bf16 tb[LOWER_SIZE];
 	float beta[64];
 };
 
@@ -195,6 +195,7 @@ triangles(struct wy_forward &s, k3_bf16 *p, int n, int packs, float scale)
 		const k3_bf16 *rows = i & 1 ? s.k : s.q, *cols = columns_at(s, row, b);
 		float c[2][4] = {};
 
+#pragma unroll 4
 		for (int pack = 0; pack < packs; pack += 2) {
 			kda_frag left, right;
 
@@ -232,7 +233,8 @@ round_inverse(struct wy_forward &s, k3_bf16 *tm, int n)
 			plain[j] = pack_two(x.x, x.y);
 			scaled[j] = pack_two(x.x * b.x, x.y * b.y);
 		}
-		*reinterpret_cast<uint4 *>(s.tb + pack_at<64>(r, c / 8)) =
+		*reinterpret_cast<uint4 *>(s.tb + lower_at(r / 16, c / 16) +
+					   lower_pack(r % 16, c / 8 & 1)) =
 			make_uint4(scaled[0], scaled[1], scaled[2], scaled[3]);
 		if (tm && r < n)
 			*reinterpret_cast<uint4 *>(tm + r * 64 + c) =
@@ -255,7 +257,7 @@ apply_inverse(k3_bf16 *to, size_t ld, const struct wy_forward &s, const kda_frag
 		for (int b = 0; b <= row; b++) {
 			kda_frag f;
 
-			right_load<64>(&f, s.tb, row * 16, b * 2);
+			lower_load(&f, s.tb, row, b);
 			multiply<false>(c + 2 * row, x[b], f);
 		}
 	matrix_store<128>(tile, c, pack);
