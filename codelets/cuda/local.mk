@@ -83,6 +83,7 @@ cuda_headers = \
 	codelets/kda/kda_state.cuh \
 	codelets/kda/kda_sums.cuh \
 	codelets/kda/kda_sums_back.cuh \
+	codelets/kda/kda_wy.cuh \
 	codelets/mla/mla_gemm.cuh \
 	codelets/mla/mla_norm.cuh \
 	codelets/moe/expert_finish.cuh \

@@ -8,6 +8,9 @@
  * grows with the number of documents; a state passes from a chunk to the next of the same document
  * in one of at most t / 64 slots.  The grid is the same whatever the layout: blocks walk over the
  * table.  Widths are padded to KP and VP with zeros.
+ *
+ * Intra and the local gradients exist twice: for any type, gate and width, and for bf16 with bounded
+ * gates by channels (kda_channels.cuh), which keeps and reads the same but for tm (T) and m (none).
  */
 #ifndef K3_KDA_CHUNK_CUH
 #define K3_KDA_CHUNK_CUH
@@ -43,7 +46,7 @@ struct kda_scratch {
 	float *last; /* [heads, slots + 1, KP]: exp(G_last); the last one is of the state out */
 	/* backward alone */
 	void *vt, *dvt; /* T [heads, t, VP] */
-	float *m, *tm;	/* [heads, t, 64] */
+	float *m, *tm;	/* [heads, t, 64]; by channels T *tm alone */
 	void *s, *ds;	/* T [heads, slots, KP, VP]: entering state, gradient of the leaving */
 	void *s_edge, *ds_edge; /* T [heads, KP, VP]: s_in and ds_out rounded */
 	void *dx, *dl; /* T [heads, t, KP], [heads, t, 64]: between the parts of the local stage */
