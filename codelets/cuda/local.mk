@@ -88,6 +88,7 @@ cuda_headers = \
 	codelets/kda/kda_walk.cuh \
 	codelets/kda/kda_walk_back.cuh \
 	codelets/kda/kda_wgmma.cuh \
+	codelets/kda/kda_wy.cuh \
 	codelets/mla/mla_gemm.cuh \
 	codelets/mla/mla_norm.cuh \
 	codelets/moe/expert_finish.cuh \

@@ -197,8 +197,58 @@ rows_store(k3_bf16 *to, size_t ld, const int32_t *order, int n, int cols, const 
 	__syncwarp();
 }
 
-/** x += a^T [16, 64] b for a lower triangular b [64, 64]: row block R of a meets columns up to its
- * own. */
+/* Lower triangles [64, 64]: the blocks [16, 16] up to the diagonal, one after the other. */
+enum { LOWER_SIZE = 10 * 256 };
+
+static __device__ __forceinline__ int
+lower_at(int row, int col)
+{
+	return (row * (row + 1) / 2 + col) * 256;
+}
+
+/** Element of a block where a pack of a row begins. */
+static __device__ __forceinline__ int
+lower_pack(int row, int pack)
+{
+	return row * 16 + ((pack ^ (row >> 2 & 1)) << 3);
+}
+
+/** Block (row, col) as right operand: its rows are columns. */
+static __device__ __forceinline__ void
+lower_load(kda_frag *f, const k3_bf16 *lower, int row, int col)
+{
+	int lane = (int)(threadIdx.x & 31);
+
+	ldmatrix(f->r, lower + lower_at(row, col) +
+			       lower_pack((lane & 7) + (lane >> 4) * 8, lane >> 3 & 1));
+}
+
+/** And with its rows as depth. */
+static __device__ __forceinline__ void
+lower_load_deep(kda_frag *f, const k3_bf16 *lower, int row, int col)
+{
+	int lane = (int)(threadIdx.x & 31);
+
+	ldmatrix_trans(f->r, lower + lower_at(row, col) + lower_pack(lane & 15, lane >> 4));
+}
+
+/** Copies n rows of a matrix [.., 64]; zeros behind them. */
+template <int THREADS>
+static __device__ __forceinline__ void
+lower_fetch(k3_bf16 *lower, const k3_bf16 *from, int n)
+{
+#pragma unroll
+	for (int i = (int)threadIdx.x; i < 64 * 8; i += THREADS) {
+		int r = i / 8, pack = i % 8;
+
+		if (pack / 2 <= r / 16)
+			copy_async(lower + lower_at(r / 16, pack / 2) +
+					   lower_pack(r % 16, pack & 1),
+				   from + (r < n ? i * 8 : 0), r < n);
+	}
+}
+
+/** x += a^T [16, 64] b for a lower triangular b: row block R of a meets columns up to its own. */
 static __device__ __forceinline__ void
 times_lower(float (*x)[4], const kda_frag *a, const k3_bf16 *lower)
 {
@@ -208,7 +258,7 @@ times_lower(float (*x)[4], const kda_frag *a, const k3_bf16 *lower)
 		for (int c = 0; c <= r; c++) {
 			kda_frag b;
 
-			right_load_deep<64>(&b, lower, r * 16, c * 2);
+			lower_load_deep(&b, lower, r, c);
 			multiply<false>(x + 2 * c, a[r], b);
 		}
 }

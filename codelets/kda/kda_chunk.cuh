@@ -8,6 +8,9 @@
  * grows with the number of documents; a state passes from a chunk to the next of the same document
  * in one of at most t / 64 slots.  The grid is the same whatever the layout: blocks walk over the
  * table.  Widths are padded to KP and VP with zeros.
+ *
+ * Intra and the local gradients exist twice: for any type, gate and width, and for bf16 with bounded
+ * gates by channels (kda_channels.cuh), which keeps and reads the same but for tm (T) and m (none).
  */
 #ifndef K3_KDA_CHUNK_CUH
 #define K3_KDA_CHUNK_CUH
@@ -23,8 +26,8 @@ enum { KDA_CHUNK = 64, KDA_SUB = 16, KDA_BV = 16, KDA_MAX_WIDTH = 128 };
 /* States that are in no slot. */
 enum { KDA_NONE = -1, KDA_OUTSIDE = -2 }; /* zero or not wanted; s_in, s_out */
 
-/* Parts that dbeta and the sum of one head's df (f + dt) come in. */
-enum { KDA_DBETA_PARTS = 3, KDA_DAB_HEAD = 2 };
+/* Parts of dbeta: dY V, and 16 channels each; and of the sum of a head's df (f + dt). */
+enum { KDA_DBETA_PARTS = 9, KDA_DAB_HEAD = 2 };
 
 struct kda_entry {
 	int row, n;   /* positions row .. row + n-1 */
@@ -43,11 +46,11 @@ struct kda_scratch {
 	float *last; /* [heads, slots + 1, KP]: exp(G_last); the last one is of the state out */
 	/* backward alone */
 	void *vt, *dvt; /* T [heads, t, VP] */
-	float *m, *tm;	/* [heads, t, 64] */
+	float *m, *tm;	/* [heads, t, 64]; by channels T *tm alone */
 	void *s, *ds;	/* T [heads, slots, KP, VP]: entering state, gradient of the leaving */
 	void *s_edge, *ds_edge; /* T [heads, KP, VP]: s_in and ds_out rounded */
 	void *dx, *dl; /* T [heads, t, KP], [heads, t, 64]: between the parts of the local stage */
-	float *dbeta;  /* [heads, t, KDA_DBETA_PARTS] */
+	float *dbeta;  /* [heads, KDA_DBETA_PARTS, t] */
 	float *dab;    /* [heads, blocks, KDA_DAB_HEAD + KP] */
 	float *wide;   /* heads beyond KDA_MAX_WIDTH: all but the table */
 	size_t t, slots, vp;

@@ -112,7 +112,7 @@ sum_earlier(float (*x)[4], const struct kda_decay &d, const k3_bf16 *right, int 
 			kda_frag f;
 
 			scale_block(x, row, d.step[b]);
-			right_load<64>(&f, lower, row * 16, b * 2);
+			lower_load(&f, lower, row, b);
 			multiply<false>(x + 2 * row, a, f);
 		}
 	}
@@ -136,11 +136,75 @@ sum_later(float (*x)[4], const struct kda_decay &d, int pack, const k3_bf16 *lef
 			kda_frag f;
 
 			scale_block(x, col, d.step[b + 1]);
-			right_load_deep<64>(&f, d1, b * 16, col * 2);
+			lower_load_deep(&f, d1, b, col);
 			multiply<false>(x + 2 * col, a1, f);
-			right_load_deep<64>(&f, d2, b * 16, col * 2);
+			lower_load_deep(&f, d2, b, col);
 			multiply<false>(x + 2 * col, a2, f);
 		}
+	}
+}
+
+/** x becomes its sums from the last row up, with what all rows get. */
+static __device__ __forceinline__ void
+sum_up(float (*x)[4], const float *end)
+{
+	int lane = (int)(threadIdx.x & 31), t = lane & 3;
+
+#pragma unroll
+	for (int c = 0; c < 2; c++) {
+		float behind = end[c];
+
+#pragma unroll
+		for (int m = 7; m >= 0; m--) {
+			float *own = x[m] + 2 * c, all = own[0] + own[1], other, rest;
+
+			other = __shfl_down_sync(0xffffffffu, all, 1);
+			all += t <= 2 ? other : 0.0f;
+			other = __shfl_down_sync(0xffffffffu, all, 2);
+			all += t <= 1 ? other : 0.0f;
+			rest = __shfl_down_sync(0xffffffffu, all, 1);
+			own[1] += (t <= 2 ? rest : 0.0f) + behind;
+			own[0] += own[1];
+			behind += __shfl_sync(0xffffffffu, all, lane & ~3);
+		}
+	}
+}
+
+/** Sums of df over rows: with f + dt over all channels, and by channels. */
+struct kda_gate_sums {
+	float da, db[2];
+};
+
+/** dG to df through the gate's slope; f: tile of the gate's inputs. */
+template <int COLS>
+static __device__ __forceinline__ void
+gate_slope(float (*x)[4], struct kda_gate_sums *sum, const k3_bf16 *f, int pack, const float *dt,
+	   float exp_a, float bound, int n)
+{
+	int t = (int)(threadIdx.x & 3);
+
+#pragma unroll
+	for (int b = 0; b < 4; b++) {
+		float in[8][4];
+		kda_frag frag;
+
+		channels_load<COLS>(&frag, f, b * 16, pack);
+		fragment_widen(in, frag, b);
+#pragma unroll
+		for (int m = 2 * b; m < 2 * b + 2; m++)
+#pragma unroll
+			for (int i = 0; i < 4; i++) {
+				float f_dt = in[m][i] + dt[i >> 1],
+				      small = gate_small(exp_a * f_dt),
+				      z = reciprocal(1.0f + small), df;
+
+				df = 8 * m + 2 * t + (i & 1) < n
+					     ? x[m][i] * bound * exp_a * small * z * z
+					     : 0.0f;
+				x[m][i] = df;
+				sum->da += df * f_dt;
+				sum->db[i >> 1] += df;
+			}
 	}
 }
 

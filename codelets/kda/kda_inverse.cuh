@@ -14,17 +14,25 @@ static __device__ __forceinline__ void
 invert_diagonal(float *t, const float *l, int i)
 {
 	int at = i / 16 * 16;
-	float x[16];
+	float x[16] = {};
 
 #pragma unroll
 	for (int r = 0; r < 16; r++) {
-		float sum = r == i % 16 ? 1.0f : 0.0f;
+		float sum[4] = {r == i % 16 ? 1.0f : 0.0f, 0, 0, 0};
 
+		/* l is zero from the diagonal on, and so is what x does not have yet */
 #pragma unroll
-		for (int j = 0; j < r; j++)
-			sum -= l[(at + r) * INVERSE_LD + at + j] * x[j];
-		x[r] = sum;
-		t[(at + r) * INVERSE_LD + i] = sum;
+		for (int j = 0; j < r; j += 4) {
+			float4 row = *reinterpret_cast<const float4 *>(l + (at + r) * INVERSE_LD +
+								       at + j);
+
+			sum[0] -= row.x * x[j];
+			sum[1] -= row.y * x[j + 1];
+			sum[2] -= row.z * x[j + 2];
+			sum[3] -= row.w * x[j + 3];
+		}
+		x[r] = sum[0] + sum[1] + (sum[2] + sum[3]);
+		t[(at + r) * INVERSE_LD + i] = x[r];
 	}
 }
 

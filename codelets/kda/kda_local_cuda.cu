@@ -34,7 +34,7 @@ sum_dbeta(struct kda_task x, int parts)
 {
 	size_t head = blockIdx.y, p = (size_t)blockIdx.x * THREADS + threadIdx.x;
 	struct kda_head<k3_bf16> h = kda_head_of<k3_bf16>(x, head);
-	const float *dbeta = x.work.dbeta + (head * x.work.t + p) * KDA_DBETA_PARTS;
+	const float *dbeta = x.work.dbeta + head * KDA_DBETA_PARTS * x.work.t + p;
 	float sum = 0;
 
 	if (p >= (size_t)x.layout[K3_TL_VALID])
@@ -42,7 +42,7 @@ sum_dbeta(struct kda_task x, int parts)
 	size_t row = (size_t)kda_order(x.layout)[p];
 	float beta = kda_sigmoid(wide(h.br[row * h.ld_br]));
 	for (int i = 0; i < parts; i++)
-		sum += dbeta[i];
+		sum += dbeta[(size_t)i * x.work.t];
 	((k3_bf16 *)x.dbr)[row * (x.a.h1 - x.a.h0) + x.first + head] =
 		narrow<k3_bf16>(sum * beta * (1.0f - beta));
 }
@@ -85,7 +85,7 @@ launch_by_channels(const struct kda_task *x, const struct k3_cuda *cuda)
 		K3_CUDA_LAUNCHED("round_edges");
 		k3i_kda_wy_back(x, cuda);
 		k3i_kda_sums_back(x, cuda);
-		sum_dbeta<<<grid, THREADS, 0, stream>>>(*x, 1 + parts);
+		sum_dbeta<<<grid, THREADS, 0, stream>>>(*x, 1 + (int)k3i_kda_width(x->a.k) / 16);
 		K3_CUDA_LAUNCHED("sum_dbeta");
 	}
 	launch_sum_dab(x, k3i_kda_chunks(x->work.t), parts, stream);

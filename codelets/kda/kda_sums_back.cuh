@@ -16,8 +16,8 @@ enum { SUMS_WARPS = 4, SUMS_CHANNELS = 64 };
 struct sums {
 	k3_bf16 q[64 * 64], k[64 * 64], f[64 * 64];
 	k3_bf16 vt[64 * 128], d_o[64 * 128];
-	k3_bf16 dl[64 * 64], dp[64 * 64]; /* dp: dX before */
-	float beta[64], dbeta[SUMS_WARPS * 64];
+	k3_bf16 dx[64 * 64], dl[LOWER_SIZE], dp[LOWER_SIZE];
+	float beta[64];
 };
 
 /* What a warp keeps of a chunk. */
@@ -25,11 +25,6 @@ struct sums_regs {
 	struct kda_decay d;
 	float side[8][4], dk[8][4]; /* dG of the rows themselves; dk */
 	float end[2];		    /* dG that all rows get */
-};
-
-/* Sums over all chunks of a block. */
-struct sums_total {
-	float da, db[2];
 };
 
 /* side += (sign) tile x, by elements. */
@@ -83,11 +78,12 @@ decay_tiles(struct sums &s, const struct kda_decay &d, int pack)
 	__syncwarp();
 }
 
-/* Keys as rows: dk = beta e dX', with dX' = dX + sum_j dL_ij k_j decayed; dbeta of the rows. */
-static __device__ __forceinline__ void
-key_rows(struct sums_regs *r, struct sums &s, int pack, bool lives)
+/* Keys as rows: dk += beta e dX', with dX' = dX + sum_j dL_ij k_j decayed; returns the warp's part of
+ * dbeta of two rows. */
+static __device__ __forceinline__ float2
+key_rows(struct sums_regs *r, const struct sums &s, int pack, bool lives)
 {
-	int t = (int)(threadIdx.x & 3), warp = (int)threadIdx.x / 32;
+	int t = (int)(threadIdx.x & 3);
 	float x[8][4] = {}, sum[8][2];
 
 	if (lives)
@@ -95,7 +91,7 @@ key_rows(struct sums_regs *r, struct sums &s, int pack, bool lives)
 		for (int b = 0; b < 4; b++) {
 			kda_frag f;
 
-			channels_load<64>(&f, s.dp, b * 16, pack);
+			channels_load<64>(&f, s.dx, b * 16, pack);
 			fragment_widen(x, f, b);
 		}
 	sum_earlier<64>(x, r->d, s.f, pack, s.dl);
@@ -117,12 +113,11 @@ key_rows(struct sums_regs *r, struct sums &s, int pack, bool lives)
 				float e = r->d.e[m][i], y = e * x[m][i];
 
 				sum[m][i & 1] += up[m][i] * e * y;
-				r->dk[m][i] = (i & 1 ? beta.y : beta.x) * y;
+				r->dk[m][i] += (i & 1 ? beta.y : beta.x) * y;
 			}
 		}
 	}
-	*reinterpret_cast<float2 *>(s.dbeta + warp * 64 + 2 * (threadIdx.x & 31)) =
-		sum_channels(sum);
+	return sum_channels(sum);
 }
 
 /* What the gradient of the leaving state gives to the gates of all rows: sum over the keys' columns,
@@ -219,15 +214,15 @@ gradient_of_p(struct sums &s, float scale)
 				int row = b * 16 + lane / 4 + 8 * half,
 				    at = col * 16 + n * 8 + (lane & 3) * 2;
 
-				*reinterpret_cast<uint32_t *>(s.dp + pack_at<64>(row, at / 8) +
-							      at % 8) =
+				*reinterpret_cast<uint32_t *>(s.dp + lower_at(b, col) +
+							      lower_pack(row % 16, n) + at % 8) =
 					pack_two(at <= row ? scale * c[n][2 * half] : 0.0f,
 						 at < row ? scale * c[n][2 * half + 1] : 0.0f);
 			}
 	}
 }
 
-/* Keys as columns; completes dk. */
+/* Keys as columns. */
 static __device__ __forceinline__ void
 key_columns(struct sums_regs *r, struct sums &s, const k3_bf16 *ds, int vp, int channel, int pack)
 {
@@ -246,7 +241,7 @@ key_columns(struct sums_regs *r, struct sums &s, const k3_bf16 *ds, int vp, int 
 	add_side(r, s.f, pack, x, -1);
 #pragma unroll
 	for (int i = 0; i < 32; i++)
-		r->dk[i / 4][i % 4] += x[i / 4][i % 4] * reciprocal(r->d.e[i / 4][i % 4]);
+		r->dk[i / 4][i % 4] = x[i / 4][i % 4] * reciprocal(r->d.e[i / 4][i % 4]);
 }
 
 /* Queries; x becomes dq. */
@@ -272,63 +267,6 @@ query_rows(float (*x)[4], struct sums_regs *r, struct sums &s, const k3_bf16 *st
 #pragma unroll
 	for (int i = 0; i < 32; i++)
 		x[i / 4][i % 4] *= r->d.e[i / 4][i % 4];
-}
-
-/* side becomes its sums from the last row up, with what all rows get. */
-static __device__ __forceinline__ void
-sum_up(struct sums_regs *r)
-{
-	int lane = (int)(threadIdx.x & 31), t = lane & 3;
-
-#pragma unroll
-	for (int c = 0; c < 2; c++) {
-		float behind = r->end[c];
-
-#pragma unroll
-		for (int m = 7; m >= 0; m--) {
-			float *x = r->side[m] + 2 * c, all = x[0] + x[1], other, rest;
-
-			other = __shfl_down_sync(0xffffffffu, all, 1);
-			all += t <= 2 ? other : 0.0f;
-			other = __shfl_down_sync(0xffffffffu, all, 2);
-			all += t <= 1 ? other : 0.0f;
-			rest = __shfl_down_sync(0xffffffffu, all, 1);
-			x[1] += (t <= 2 ? rest : 0.0f) + behind;
-			x[0] += x[1];
-			behind += __shfl_sync(0xffffffffu, all, lane & ~3);
-		}
-	}
-}
-
-/* dG to df through the gate's slope; f: tile of the gate's inputs. */
-static __device__ __forceinline__ void
-gate_slope(struct sums_regs *r, struct sums_total *sum, const k3_bf16 *f, int pack, const float *dt,
-	   float exp_a, float bound, int n)
-{
-	int t = (int)(threadIdx.x & 3);
-
-#pragma unroll
-	for (int b = 0; b < 4; b++) {
-		float in[8][4];
-		kda_frag frag;
-
-		channels_load<64>(&frag, f, b * 16, pack);
-		fragment_widen(in, frag, b);
-#pragma unroll
-		for (int m = 2 * b; m < 2 * b + 2; m++)
-#pragma unroll
-			for (int i = 0; i < 4; i++) {
-				float x = in[m][i] + dt[i >> 1], small = gate_small(exp_a * x),
-				      z = reciprocal(1.0f + small), df;
-
-				df = 8 * m + 2 * t + (i & 1) < n
-					     ? r->side[m][i] * bound * exp_a * small * z * z
-					     : 0.0f;
-				r->side[m][i] = df;
-				sum->da += df * x;
-				sum->db[i >> 1] += df;
-			}
-	}
 }
 
 #endif

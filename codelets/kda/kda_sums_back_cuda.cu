@@ -2,7 +2,7 @@
  * gates.
  *
  * A block has 64 channels of a chunk, a warp 16 of them (kda_channels.cuh), which meet no other
- * warp's but in dbeta.  Tiles of q, k and f become those of q e, beta k e and k / e, and at last those
+ * warp's.  Tiles of q, k and f become those of q e, beta k e and k / e, and at last those
  * of the results; f comes a second time for the gate's slope.
  */
 #include "kda_sums_back.cuh"
@@ -10,7 +10,7 @@
 enum { THREADS = 32 * SUMS_WARPS };
 
 static __device__ __forceinline__ void
-one_warp(struct sums_total *sum, struct sums &s, const struct kda_task &x,
+one_warp(struct kda_gate_sums *sum, struct sums &s, const struct kda_task &x,
 	 const struct kda_entry &e, const int32_t *order, const struct kda_head<k3_bf16> &h,
 	 size_t head, size_t kp, int first)
 {
@@ -22,6 +22,10 @@ one_warp(struct sums_total *sum, struct sums &s, const struct kda_task &x,
 	size_t hg = x.a.h1 - x.a.h0, ld = hg * (2 * x.a.k + x.a.v), i = x.first + head;
 	k3_bf16 *dq = (k3_bf16 *)x.dqkv + i * x.a.k + channel, *dk = dq + hg * x.a.k;
 	bool there = channel < (int)kp;
+	int row = 2 * (int)(threadIdx.x & 31);
+	float *parts = x.work.dbeta +
+		       (head * KDA_DBETA_PARTS + 1 + (size_t)channel / 16) * x.work.t + e.row;
+	float2 dbeta;
 	float dt[2], bound[2], out[8][4] = {};
 	struct sums_regs r;
 
@@ -40,10 +44,6 @@ one_warp(struct sums_total *sum, struct sums &s, const struct kda_task &x,
 		decay_load<64>(&r.d, s.f, pack, dt, h.exp_a, bound, e.n);
 		decay_tiles(s, r.d, pack);
 	}
-	copy_wait<1>();
-	__syncthreads();
-	if (there)
-		key_rows(&r, s, pack, state);
 	copy_wait<0>();
 	__syncthreads();
 	gradient_of_p(s, x.a.scale);
@@ -51,6 +51,11 @@ one_warp(struct sums_total *sum, struct sums &s, const struct kda_task &x,
 	if (!there)
 		return;
 	key_columns(&r, s, ds, vp, channel, pack);
+	dbeta = key_rows(&r, s, pack, state);
+	if (row < e.n)
+		parts[row] = dbeta.x;
+	if (row + 1 < e.n)
+		parts[row + 1] = dbeta.y;
 	matrix_store<64>(s.k, r.dk, pack);
 	rows_store<64>(dk, ld, order, e.n, cols, s.k, pack);
 	rows_fetch<64, 2, 32>(s.k, pack, h.f + channel, h.ld_f, order, e.n, cols);
@@ -58,10 +63,10 @@ one_warp(struct sums_total *sum, struct sums &s, const struct kda_task &x,
 	query_rows(out, &r, s, state, ds, vp, channel, pack, x.a.scale);
 	matrix_store<64>(s.q, out, pack);
 	rows_store<64>(dq, ld, order, e.n, cols, s.q, pack);
-	sum_up(&r);
+	sum_up(r.side, r.end);
 	copy_wait<0>();
 	__syncwarp();
-	gate_slope(&r, sum, s.k, pack, dt, h.exp_a, x.a.lower_bound, e.n);
+	gate_slope<64>(r.side, sum, s.k, pack, dt, h.exp_a, x.a.lower_bound, e.n);
 	matrix_store<64>(s.f, r.side, pack);
 	rows_store<64>((k3_bf16 *)x.df + i * x.a.k + channel, hg * x.a.k, order, e.n, cols, s.f,
 		       pack);
@@ -79,11 +84,9 @@ fetch(struct sums &s, const struct kda_task &x, const struct kda_head<k3_bf16> &
 	rows_fetch<64, 8, THREADS>(s.q, 0, h.q + first, h.ld_qkv, order, e.n, cols);
 	copy_commit();
 	if (kda_entering(x, e, head, kp))
-		rows_fetch<64, 8, THREADS>(s.dp, 0, (const k3_bf16 *)x.work.dx + at * kp + first,
+		rows_fetch<64, 8, THREADS>(s.dx, 0, (const k3_bf16 *)x.work.dx + at * kp + first,
 					   kp, NULL, e.n, (int)kp - first);
-	rows_fetch<64, 8, THREADS>(s.dl, 0, (const k3_bf16 *)x.work.dl + at * 64, 64, NULL, e.n,
-				   64);
-	copy_commit();
+	lower_fetch<THREADS>(s.dl, (const k3_bf16 *)x.work.dl + at * 64, e.n);
 	rows_fetch<128, 16, THREADS>(s.vt, 0, (const k3_bf16 *)x.work.vt + at * vp, vp, NULL, e.n,
 				     (int)vp);
 	rows_fetch<128, 16, THREADS>(s.d_o, 0, (const k3_bf16 *)x.d_o + i * x.a.v,
@@ -104,11 +107,11 @@ ask(const k3_bf16 *state, int vp, int first)
 
 /* Sums over the block's chunks: of all channels, and by channels. */
 static __device__ __forceinline__ void
-keep_sums(float *dab, struct sums_total sum, struct sums &s, int part, int channels)
+keep_sums(float *dab, struct kda_gate_sums sum, struct sums &s, int part, int channels)
 {
 	int lane = (int)(threadIdx.x & 31), c = (int)threadIdx.x / 32 * 16 + lane / 4;
 
-	sum.da = block_sum(sum.da, s.dbeta);
+	sum.da = block_sum(sum.da, s.beta);
 	if (threadIdx.x == 0)
 		dab[part] = sum.da;
 	for (int i = 0; i < 2; i++) {
@@ -126,26 +129,20 @@ __launch_bounds__(THREADS, 3) sums_back(struct kda_task x, size_t kp, int parts)
 	struct sums &s = *reinterpret_cast<struct sums *>(shared);
 	size_t head = blockIdx.y;
 	int part = (int)blockIdx.x % parts, block = (int)blockIdx.x / parts,
-	    blocks = (int)gridDim.x / parts, first = part * SUMS_CHANNELS, row = (int)threadIdx.x;
+	    blocks = (int)gridDim.x / parts, first = part * SUMS_CHANNELS;
 	struct kda_head<k3_bf16> h = kda_head_of<k3_bf16>(x, head);
-	struct sums_total sum = {0, {0, 0}};
+	struct kda_gate_sums sum = {0, {0, 0}};
 
 	for (int i = block; i < x.work.table[0]; i += blocks) {
 		struct kda_entry e = kda_entry_at(x.work, i);
 		const int32_t *order = kda_order(x.layout) + e.row;
-		size_t at = head * x.work.t + (size_t)e.row;
-		float dbeta = 0;
 
 		fetch(s, x, h, order, e, head, kp, first);
 		ask(kda_leaving_gradient(x, e, head, kp), (int)x.work.vp, first);
 		ask(kda_entering(x, e, head, kp), (int)x.work.vp, first);
-		copy_wait<2>();
+		copy_wait<1>();
 		__syncthreads();
 		one_warp(&sum, s, x, e, order, h, head, kp, first);
-		for (int w = 0; row < e.n && w < SUMS_WARPS && first + 16 * w < (int)kp; w++)
-			dbeta += s.dbeta[w * 64 + row];
-		if (row < e.n)
-			x.work.dbeta[(at + (size_t)row) * KDA_DBETA_PARTS + 1 + part] = dbeta;
 		__syncthreads();
 	}
 	keep_sums(x.work.dab + (head * blocks + block) * (KDA_DAB_HEAD + kp), sum, s, part,

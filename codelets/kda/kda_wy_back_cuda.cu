@@ -12,7 +12,7 @@ enum { THREADS = 256, WARPS = 8 };
 struct wy {
 	k3_bf16 dvt[64 * 128]; /* then dX */
 	k3_bf16 v[64 * 128];   /* then dY */
-	k3_bf16 w[64 * 128], u[64 * 128], tm[64 * 64];
+	k3_bf16 w[64 * 128], u[64 * 128], tm[LOWER_SIZE];
 	float beta[64], dbeta[WARPS * 64];
 };
 
@@ -81,6 +81,7 @@ outer(float *c, const k3_bf16 *left, int row, const k3_bf16 *right, int col, int
 {
 	int lane = (int)(threadIdx.x & 31);
 
+#pragma unroll 2
 	for (int pack = 0; pack < packs; pack += 4) {
 		kda_frag a[2];
 		uint32_t b[4];
@@ -125,8 +126,7 @@ fetch(struct wy &s, const struct kda_task &x, const struct kda_head<k3_bf16> &h,
 
 	rows_fetch<128, 16, THREADS>(s.dvt, 0, (const k3_bf16 *)x.work.dvt + at * vp, vp, NULL, e.n,
 				     (int)vp);
-	rows_fetch<64, 8, THREADS>(s.tm, 0, (const k3_bf16 *)x.work.tm + at * 64, 64, NULL, e.n,
-				   64);
+	lower_fetch<THREADS>(s.tm, (const k3_bf16 *)x.work.tm + at * 64, e.n);
 	copy_commit();
 	rows_fetch<128, 16, THREADS>(s.w, 0, (const k3_bf16 *)x.work.w + at * kp, kp, NULL, e.n,
 				     (int)kp);
@@ -181,7 +181,8 @@ __launch_bounds__(THREADS, 2) wy_back(struct kda_task x, size_t kp)
 		for (int w = 0; row < e.n && w < WARPS; w++)
 			sum += s.dbeta[w * 64 + row];
 		if (row < e.n)
-			x.work.dbeta[(at + (size_t)row) * KDA_DBETA_PARTS] = sum;
+			x.work.dbeta[head * KDA_DBETA_PARTS * x.work.t + (size_t)(e.row + row)] =
+				sum;
 		__syncthreads();
 	}
 }
