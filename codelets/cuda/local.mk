@@ -88,6 +88,7 @@ cuda_headers = \
 	codelets/kda/kda_sums_back.cuh \
 	codelets/kda/kda_walk.cuh \
 	codelets/kda/kda_walk_back.cuh \
+	codelets/kda/kda_walk_load.cuh \
 	codelets/kda/kda_wgmma.cuh \
 	codelets/kda/kda_wy.cuh \
 	codelets/mla/mla_gemm.cuh \

@@ -5,11 +5,11 @@
 #ifndef K3_KDA_WALK_BACK_CUH
 #define K3_KDA_WALK_BACK_CUH
 
-#include "kda_walk.cuh"
+#include "kda_walk_load.cuh"
 
 static __device__ __forceinline__ void
 back_fill(struct walk_stage *to, float *last, const struct kda_task &x, const struct kda_entry &e,
-     const int *order)
+	  const int *order)
 {
 	const struct kda_scratch &w = x.work;
 	size_t at = blockIdx.y * w.t + (size_t)e.row;
@@ -77,7 +77,7 @@ struct back_regs {
 /* The gradient of the chunk's leaving state, rounded, and its decay. */
 static __device__ __forceinline__ void
 back_enter(struct back_regs *r, const struct walk_shared &sh, const struct kda_task &x,
-      const struct kda_entry &e, int i)
+	   const struct kda_entry &e, int i)
 {
 	if (e.to < 0)
 		walk_state_load(r->s, e.to == KDA_OUTSIDE ? walk_outside(x.ds_out, x) : NULL,
@@ -88,7 +88,7 @@ back_enter(struct back_regs *r, const struct walk_shared &sh, const struct kda_t
 
 static __device__ __forceinline__ void
 back_chunk(struct back_regs *r, struct walk_shared &sh, const struct kda_task &x,
-	  const struct kda_entry &e, const struct walk_stage &g)
+	   const struct kda_entry &e, const struct walk_stage &g)
 {
 	int col = (int)blockIdx.x * WALK_V;
 
@@ -109,7 +109,7 @@ back_chunk(struct back_regs *r, struct walk_shared &sh, const struct kda_task &x
 	settled<WALK_ROWS>(r->y);
 	round_left<WALK_ROWS>(r->values, r->y);
 	wgmma_fence();
-	times_tile<WALK_K, true>(r->s, r->values, shared_address(g.w), true);
+	times_tile<true>(r->s, r->values, shared_address(g.w));
 	wgmma_commit();
 	walk_tile_store<WALK_ROWS>(sh.rows, r->values);
 	walk_rows_store<WALK_ROWS>(walk_rows_at(x.work.dvt, blockIdx.y * x.work.t + (size_t)e.row,

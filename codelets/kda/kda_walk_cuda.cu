@@ -96,7 +96,7 @@ begin_update(struct walk_regs *r, const struct walk_stage &g, bool output)
 {
 	round_left<WALK_ROWS>(r->values, r->y);
 	wgmma_fence();
-	times_tile<WALK_K, false>(r->s, r->values, shared_address(g.kbar), true);
+	times_tile<false>(r->s, r->values, shared_address(g.kbar));
 	wgmma_commit();
 	if (!output)
 		return;
@@ -280,8 +280,7 @@ launch(const struct kda_task *x, const struct k3_cuda *cuda)
 
 	K3_CUDA_CHECK(cudaFuncSetAttribute(
 		walk_chunks<BACKWARD>, cudaFuncAttributeMaxDynamicSharedMemorySize, WALK_BYTES));
-	walk_chunks<BACKWARD>
-		<<<grid, WALK_THREADS, WALK_BYTES, (cudaStream_t)cuda->stream>>>(*x);
+	walk_chunks<BACKWARD><<<grid, WALK_THREADS, WALK_BYTES, (cudaStream_t)cuda->stream>>>(*x);
 	K3_CUDA_LAUNCHED("walk_chunks");
 }
 

@@ -76,17 +76,14 @@ times_transposed(float *d, const uint32_t *a, uint32_t tile, bool add)
 					     add || k > 0);
 }
 
-/** d += A tile, sums over the tile's 64 rows; COLS columns. */
-template <int COLS, bool MINUS>
+/** d += or -= A tile, sums over the 64 rows of a tile of two panels. */
+template <bool MINUS>
 static __device__ __forceinline__ void
-times_tile(float *d, const uint32_t *a, uint32_t tile, bool add)
+times_tile(float *d, const uint32_t *a, uint32_t tile)
 {
 #pragma unroll
 	for (int k = 0; k < WALK_ROWS / 16; k++)
-		wgmma_left<COLS, MINUS, true>(d, a + 4 * k,
-					      COLS == 64 ? mn_major(tile, WALK_ROWS, 0, k)
-							 : two_panels(tile, k),
-					      add || k > 0);
+		wgmma_left<128, MINUS, true>(d, a + 4 * k, two_panels(tile, k), 1);
 }
 
 /** d (+)= left^T tile, sums over the 64 rows of both; left has 64 columns, tile COLS. */
