@@ -121,7 +121,7 @@ keep_sums(float *dab, struct kda_gate_sums sum, struct sums &s, int part, int ch
 }
 
 static __global__ void
-__launch_bounds__(THREADS, 3) sums_back(struct kda_task x, size_t kp, int parts)
+__launch_bounds__(THREADS, 2) sums_back(struct kda_task x, size_t kp, int parts)
 {
 	extern __shared__ __align__(128) unsigned char shared[];
 	struct sums &s = *reinterpret_cast<struct sums *>(shared);
