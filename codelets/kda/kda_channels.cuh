@@ -149,31 +149,46 @@ matrix_store(k3_bf16 *tile, const float (*x)[4], int pack)
 	}
 }
 
-/** THREADS threads copy PACKS packs of rows to a tile, from pack `first` on; zeros behind n rows and
- * `cols` columns.  order: NULL for rows that follow each other. */
+/* Numbers of the rows that a thread copies: a pack of every THREADS / PACKS-th row. */
+template <int PACKS, int THREADS> struct kda_row_run {
+	static const int step = THREADS / PACKS, n = KDA_CHUNK / step;
+	uint32_t row[n];
+};
+
+/** order: NULL for rows that follow each other. */
+template <int PACKS, int THREADS>
+static __device__ __forceinline__ struct kda_row_run<PACKS, THREADS>
+rows_find(const int32_t *order, int n) {
+	typedef struct kda_row_run<PACKS, THREADS> run;
+	int r = (int)(threadIdx.x % THREADS / PACKS);
+	run rows;
+
+#pragma unroll
+	for (int j = 0; j < run::n; j++) {
+		int at = r + j * run::step;
+
+		rows.row[j] = at >= n ? 0 : (uint32_t)(order ? order[at] : at);
+	}
+	return rows;
+}
+
+/** THREADS threads copy PACKS packs of n rows to a tile, from pack `first` on; zeros behind the rows
+ * and `cols` columns. */
 template <int COLS, int PACKS, int THREADS>
 static __device__ __forceinline__ void
-rows_fetch(k3_bf16 *tile, int first, const k3_bf16 *from, size_t ld, const int32_t *order, int n,
-	   int cols)
+rows_fetch(k3_bf16 *tile, int first, const k3_bf16 *from, size_t ld,
+	   const struct kda_row_run<PACKS, THREADS> &rows, int n, int cols)
 {
-	const int runs = KDA_CHUNK * PACKS / THREADS;
-	int i = (int)threadIdx.x % THREADS, pack = i % PACKS, r = i / PACKS, row[runs];
+	typedef struct kda_row_run<PACKS, THREADS> run;
+	int pack = (int)(threadIdx.x % PACKS), r = (int)(threadIdx.x % THREADS / PACKS);
+	k3_bf16 *to = tile + pack_at<COLS>(r, first + pack);
 
-	/* the numbers of all rows first: they are the longer wait */
+	from += pack * 8;
+	/* steps of eight rows do not change the places of packs */
 #pragma unroll
-	for (int j = 0; j < runs; j++) {
-		int at = r + j * (THREADS / PACKS);
-
-		row[j] = at >= n ? 0 : order ? order[at] : at;
-	}
-#pragma unroll
-	for (int j = 0; j < runs; j++) {
-		int at = r + j * (THREADS / PACKS);
-		bool live = at < n && pack * 8 < cols;
-
-		copy_async(tile + pack_at<COLS>(at, first + pack),
-			   live ? from + (size_t)row[j] * ld + pack * 8 : from, live);
-	}
+	for (int j = 0; j < run::n; j++)
+		copy_async(to + j * run::step * COLS, from + (uint64_t)rows.row[j] * (uint32_t)ld,
+			   r + j * run::step < n && pack * 8 < cols);
 }
 
 /** One warp writes packs `pack` and the next of a tile's rows, `cols` columns of which are there. */
@@ -182,18 +197,16 @@ static __device__ __forceinline__ void
 rows_store(k3_bf16 *to, size_t ld, const int32_t *order, int n, int cols, const k3_bf16 *tile,
 	   int pack)
 {
-	int lane = (int)(threadIdx.x & 31), r = lane >> 1, c = (lane & 1) * 8, row[4];
+	int lane = (int)(threadIdx.x & 31), r = lane >> 1, c = (lane & 1) * 8;
+	struct kda_row_run<2, 32> rows = rows_find<2, 32>(order, n);
+	const k3_bf16 *from = tile + pack_at<COLS>(r, pack + (lane & 1));
 
 	__syncwarp();
 #pragma unroll
 	for (int j = 0; j < 4; j++)
-		row[j] = r + 16 * j >= n ? 0 : order ? order[r + 16 * j] : r + 16 * j;
-#pragma unroll
-	for (int j = 0; j < 4; j++)
 		if (r + 16 * j < n && c < cols)
-			*reinterpret_cast<uint4 *>(to + (size_t)row[j] * ld + c) =
-				*reinterpret_cast<const uint4 *>(
-					tile + pack_at<COLS>(r + 16 * j, pack + (lane & 1)));
+			*reinterpret_cast<uint4 *>(to + (uint64_t)rows.row[j] * (uint32_t)ld + c) =
+				*reinterpret_cast<const uint4 *>(from + j * 16 * COLS);
 	__syncwarp();
 }
 
@@ -237,9 +250,11 @@ template <int THREADS>
 static __device__ __forceinline__ void
 lower_fetch(k3_bf16 *lower, const k3_bf16 *from, int n)
 {
+	int pack = (int)(threadIdx.x % 8);
+
 #pragma unroll
-	for (int i = (int)threadIdx.x; i < 64 * 8; i += THREADS) {
-		int r = i / 8, pack = i % 8;
+	for (int j = 0; j < 64 * 8 / THREADS; j++) {
+		int i = (int)threadIdx.x + j * THREADS, r = i / 8;
 
 		if (pack / 2 <= r / 16)
 			copy_async(lower + lower_at(r / 16, pack / 2) +

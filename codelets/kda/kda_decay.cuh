@@ -17,11 +17,28 @@ struct kda_decay {
 	float step[5][2];
 };
 
-/* 2^-|y log2 e|, and the sigmoid of a y that this belongs to. */
-static __device__ __forceinline__ float
-gate_small(float y)
+/** The gates of a lane's two channels: sigmoid(f e^A + e^A dt) is 1 / (1 + 2^-(f rate + shift)). */
+struct kda_gate {
+	float rate, shift[2], dt[2];
+	float bound[2]; /* lower bound in units of log 2, 0 for a channel that is not there */
+};
+
+/** channel: the lane's first of `k` channels of a head. */
+static __device__ __forceinline__ struct kda_gate
+gate_of(const struct kda_head<k3_bf16> &h, int channel, int k, float lower_bound)
 {
-	return exp2_flush(-fabsf(y) * LOG2_E);
+	struct kda_gate g;
+
+	g.rate = LOG2_E * h.exp_a;
+#pragma unroll
+	for (int c = 0; c < 2; c++) {
+		bool live = channel + 8 * c < k;
+
+		g.dt[c] = live ? h.dt[channel + 8 * c] : 0.0f;
+		g.shift[c] = g.rate * g.dt[c];
+		g.bound[c] = live ? LOG2_E * lower_bound : 0.0f;
+	}
+	return g;
 }
 
 /* Inclusive sums over the 8 rows of x[m] of one channel; returns the sum of all. */
@@ -40,13 +57,10 @@ sum_down(float *x)
 	return __shfl_sync(0xffffffffu, all, lane | 3);
 }
 
-/** Decays of the warp's channels from the gate inputs f in a tile; rate: e^A log2(e) of the head,
- * dt: of the lane's two channels, bound: lower bound in units of log 2, 0 for a channel that is not
- * there. */
+/** Decays of the warp's channels from the gate inputs f in a tile. */
 template <int COLS>
 static __device__ __forceinline__ void
-decay_load(struct kda_decay *d, const k3_bf16 *f, int pack, const float *dt, float exp_a,
-	   const float *bound, int n)
+decay_load(struct kda_decay *d, const k3_bf16 *f, int pack, const struct kda_gate &g, int n)
 {
 	int t = (int)(threadIdx.x & 3);
 	float total[8][2];
@@ -62,10 +76,10 @@ decay_load(struct kda_decay *d, const k3_bf16 *f, int pack, const float *dt, flo
 	for (int m = 0; m < 8; m++)
 #pragma unroll
 		for (int i = 0; i < 4; i++) {
-			float y = -LOG2_E * exp_a * (d->e[m][i] + dt[i >> 1]);
+			float y = -g.rate * d->e[m][i] - g.shift[i >> 1];
 
 			d->e[m][i] = 8 * m + 2 * t + (i & 1) < n
-					     ? bound[i >> 1] * reciprocal(1.0f + exp2_flush(y))
+					     ? g.bound[i >> 1] * reciprocal(1.0f + exp2_flush(y))
 					     : 0.0f;
 		}
 #pragma unroll
@@ -175,13 +189,15 @@ struct kda_gate_sums {
 	float da, db[2];
 };
 
-/** dG to df through the gate's slope; f: tile of the gate's inputs. */
+/** dG to df through the gate's slope, which is `slope` times that of the sigmoid; f: tile of the gate's
+ * inputs. */
 template <int COLS>
 static __device__ __forceinline__ void
-gate_slope(float (*x)[4], struct kda_gate_sums *sum, const k3_bf16 *f, int pack, const float *dt,
-	   float exp_a, float bound, int n)
+gate_slope(float (*x)[4], struct kda_gate_sums *sum, const k3_bf16 *f, int pack,
+	   const struct kda_gate &g, float slope, int n)
 {
 	int t = (int)(threadIdx.x & 3);
+	float with_f[2] = {0, 0}, alone[2] = {0, 0};
 
 #pragma unroll
 	for (int b = 0; b < 4; b++) {
@@ -194,17 +210,20 @@ gate_slope(float (*x)[4], struct kda_gate_sums *sum, const k3_bf16 *f, int pack,
 		for (int m = 2 * b; m < 2 * b + 2; m++)
 #pragma unroll
 			for (int i = 0; i < 4; i++) {
-				float f_dt = in[m][i] + dt[i >> 1],
-				      small = gate_small(exp_a * f_dt),
-				      z = reciprocal(1.0f + small), df;
+				float y = g.rate * in[m][i] + g.shift[i >> 1],
+				      small = exp2_flush(-fabsf(y)), z = reciprocal(1.0f + small);
 
-				df = 8 * m + 2 * t + (i & 1) < n
-					     ? x[m][i] * bound * exp_a * small * z * z
-					     : 0.0f;
-				x[m][i] = df;
-				sum->da += df * f_dt;
-				sum->db[i >> 1] += df;
+				x[m][i] = 8 * m + 2 * t + (i & 1) < n
+						  ? x[m][i] * slope * (small * z * z)
+						  : 0.0f;
+				with_f[i >> 1] += x[m][i] * in[m][i];
+				alone[i >> 1] += x[m][i];
 			}
+	}
+#pragma unroll
+	for (int c = 0; c < 2; c++) {
+		sum->da += with_f[c] + g.dt[c] * alone[c];
+		sum->db[c] += alone[c];
 	}
 }
 

@@ -31,15 +31,12 @@ kda_leaving_gradient(const struct kda_task &x, const struct kda_entry &e, size_t
 	return kda_state_at(x.work.ds, x.work.ds_edge, x.ds_out, e.to, head, x.work, kp);
 }
 
-/** Asks for 64 rows of a state ahead of their use. */
-template <int THREADS>
+/** Asks for 64 rows of a state, a line of 64 elements a thread, ahead of their use. */
 static __device__ __forceinline__ void
 state_ask(const k3_bf16 *state, int vp)
 {
-	const int line = 64; /* elements */
-
-	for (int i = (int)threadIdx.x; state && i * line < 64 * vp; i += THREADS)
-		prefetch(state + i * line);
+	if (state && (int)threadIdx.x < vp)
+		prefetch(state + threadIdx.x * 64);
 }
 
 /* Left operands of two products, 32 deep from column 32 s on: a lane takes 8 elements that follow each

@@ -26,22 +26,16 @@ one_warp(struct kda_gate_sums *sum, struct sums &s, const struct kda_task &x,
 	float *parts = x.work.dbeta +
 		       (head * KDA_DBETA_PARTS + 1 + (size_t)channel / 16) * x.work.t + e.row;
 	float2 dbeta;
-	float dt[2], bound[2], out[8][4] = {};
+	float out[8][4] = {};
+	struct kda_gate gate = gate_of(h, channel + g, (int)x.a.k, x.a.lower_bound);
 	struct sums_regs r;
 
-#pragma unroll
-	for (int c = 0; c < 2; c++) {
-		bool live = g + 8 * c < cols;
-
-		dt[c] = live ? h.dt[channel + g + 8 * c] : 0.0f;
-		bound[c] = live ? LOG2_E * x.a.lower_bound : 0.0f;
-		r.end[c] = 0;
-	}
+	r.end[0] = r.end[1] = 0;
 #pragma unroll
 	for (int m = 0; m < 32; m++)
 		r.side[m / 4][m % 4] = 0;
 	if (there) {
-		decay_load<64>(&r.d, s.f, pack, dt, h.exp_a, bound, e.n);
+		decay_load<64>(&r.d, s.f, pack, gate, e.n);
 		decay_tiles(s, r.d, pack);
 	}
 	copy_wait<0>();
@@ -58,7 +52,8 @@ one_warp(struct kda_gate_sums *sum, struct sums &s, const struct kda_task &x,
 		parts[row + 1] = dbeta.y;
 	matrix_store<64>(s.k, r.dk, pack);
 	rows_store<64>(dk, ld, order, e.n, cols, s.k, pack);
-	rows_fetch<64, 2, 32>(s.k, pack, h.f + channel, h.ld_f, order, e.n, cols);
+	rows_fetch<64, 2, 32>(s.k, pack, h.f + channel, h.ld_f, rows_find<2, 32>(order, e.n), e.n,
+			      cols);
 	copy_commit();
 	query_rows(out, &r, s, state, ds, vp, channel, pack, x.a.scale);
 	matrix_store<64>(s.q, out, pack);
@@ -66,7 +61,7 @@ one_warp(struct kda_gate_sums *sum, struct sums &s, const struct kda_task &x,
 	sum_up(r.side, r.end);
 	copy_wait<0>();
 	__syncwarp();
-	gate_slope<64>(r.side, sum, s.k, pack, dt, h.exp_a, x.a.lower_bound, e.n);
+	gate_slope<64>(r.side, sum, s.k, pack, gate, x.a.lower_bound * h.exp_a, e.n);
 	matrix_store<64>(s.f, r.side, pack);
 	rows_store<64>((k3_bf16 *)x.df + i * x.a.k + channel, hg * x.a.k, order, e.n, cols, s.f,
 		       pack);
@@ -79,18 +74,21 @@ fetch(struct sums &s, const struct kda_task &x, const struct kda_head<k3_bf16> &
 	size_t at = head * x.work.t + (size_t)e.row, vp = x.work.vp, i = x.first + head;
 	int cols = (int)x.a.k - first, row = (int)threadIdx.x;
 
-	rows_fetch<64, 8, THREADS>(s.f, 0, h.f + first, h.ld_f, order, e.n, cols);
-	rows_fetch<64, 8, THREADS>(s.k, 0, h.k + first, h.ld_qkv, order, e.n, cols);
-	rows_fetch<64, 8, THREADS>(s.q, 0, h.q + first, h.ld_qkv, order, e.n, cols);
+	struct kda_row_run<8, THREADS> rows = rows_find<8, THREADS>(order, e.n);
+	struct kda_row_run<16, THREADS> whole = rows_find<16, THREADS>(order, e.n);
+
+	rows_fetch<64>(s.f, 0, h.f + first, h.ld_f, rows, e.n, cols);
+	rows_fetch<64>(s.k, 0, h.k + first, h.ld_qkv, rows, e.n, cols);
+	rows_fetch<64>(s.q, 0, h.q + first, h.ld_qkv, rows, e.n, cols);
 	copy_commit();
+	rows_fetch<128>(s.d_o, 0, (const k3_bf16 *)x.d_o + i * x.a.v, (x.a.h1 - x.a.h0) * x.a.v,
+			whole, e.n, (int)x.a.v);
+	rows_fetch<128>(s.vt, 0, (const k3_bf16 *)x.work.vt + at * vp, vp,
+			rows_find<16, THREADS>(NULL, e.n), e.n, (int)vp);
 	if (kda_entering(x, e, head, kp))
-		rows_fetch<64, 8, THREADS>(s.dx, 0, (const k3_bf16 *)x.work.dx + at * kp + first,
-					   kp, NULL, e.n, (int)kp - first);
+		rows_fetch<64>(s.dx, 0, (const k3_bf16 *)x.work.dx + at * kp + first, kp,
+			       rows_find<8, THREADS>(NULL, e.n), e.n, (int)kp - first);
 	lower_fetch<THREADS>(s.dl, (const k3_bf16 *)x.work.dl + at * 64, e.n);
-	rows_fetch<128, 16, THREADS>(s.vt, 0, (const k3_bf16 *)x.work.vt + at * vp, vp, NULL, e.n,
-				     (int)vp);
-	rows_fetch<128, 16, THREADS>(s.d_o, 0, (const k3_bf16 *)x.d_o + i * x.a.v,
-				     (x.a.h1 - x.a.h0) * x.a.v, order, e.n, (int)x.a.v);
 	copy_commit();
 	if (row < 64)
 		s.beta[row] =
@@ -102,7 +100,7 @@ static __device__ __forceinline__ void
 ask(const k3_bf16 *state, int vp, int first)
 {
 	if (state)
-		state_ask<THREADS>(state + first * vp, vp);
+		state_ask(state + first * vp, vp);
 }
 
 /* Sums over the block's chunks: of all channels, and by channels. */
@@ -123,7 +121,7 @@ keep_sums(float *dab, struct kda_gate_sums sum, struct sums &s, int part, int ch
 }
 
 static __global__ void
-__launch_bounds__(THREADS, 3) sums_back(struct kda_task x, size_t kp, int parts)
+__launch_bounds__(THREADS, 2) sums_back(struct kda_task x, size_t kp, int parts)
 {
 	extern __shared__ __align__(128) unsigned char shared[];
 	struct sums &s = *reinterpret_cast<struct sums *>(shared);

@@ -124,15 +124,14 @@ fetch(struct wy &s, const struct kda_task &x, const struct kda_head<k3_bf16> &h,
 	size_t vp = x.work.vp;
 	int row = (int)threadIdx.x;
 
-	rows_fetch<128, 16, THREADS>(s.dvt, 0, (const k3_bf16 *)x.work.dvt + at * vp, vp, NULL, e.n,
-				     (int)vp);
+	struct kda_row_run<16, THREADS> lines = rows_find<16, THREADS>(NULL, e.n);
+
+	rows_fetch<128>(s.dvt, 0, (const k3_bf16 *)x.work.dvt + at * vp, vp, lines, e.n, (int)vp);
 	lower_fetch<THREADS>(s.tm, (const k3_bf16 *)x.work.tm + at * 64, e.n);
 	copy_commit();
-	rows_fetch<128, 16, THREADS>(s.w, 0, (const k3_bf16 *)x.work.w + at * kp, kp, NULL, e.n,
-				     (int)kp);
-	rows_fetch<128, 16, THREADS>(s.u, 0, (const k3_bf16 *)x.work.u + at * vp, vp, NULL, e.n,
-				     (int)vp);
-	rows_fetch<128, 16, THREADS>(s.v, 0, h.v, h.ld_qkv, order, e.n, (int)x.a.v);
+	rows_fetch<128>(s.w, 0, (const k3_bf16 *)x.work.w + at * kp, kp, lines, e.n, (int)kp);
+	rows_fetch<128>(s.u, 0, (const k3_bf16 *)x.work.u + at * vp, vp, lines, e.n, (int)vp);
+	rows_fetch<128>(s.v, 0, h.v, h.ld_qkv, rows_find<16, THREADS>(order, e.n), e.n, (int)x.a.v);
 	copy_commit();
 	if (row < 64)
 		s.beta[row] =

@@ -120,25 +120,20 @@ decay_chunk(struct wy_forward &s, kda_frag *kg, const struct kda_task &x,
 {
 	int row = (int)threadIdx.x, pack = row / 32 * 2, c = pack * 8 + (row & 31) / 4,
 	    k = (int)x.a.k;
-	float dt[2], bound[2];
+	struct kda_row_run<16, THREADS> rows = rows_find<16, THREADS>(order, n);
 	struct kda_decay d;
 
-	rows_fetch<128, 16, THREADS>(s.cols, 0, h.f, h.ld_f, order, n, k);
-	rows_fetch<128, 16, THREADS>(s.q, 0, h.q, h.ld_qkv, order, n, k);
-	rows_fetch<128, 16, THREADS>(s.k, 0, h.k, h.ld_qkv, order, n, k);
+	rows_fetch<128>(s.cols, 0, h.f, h.ld_f, rows, n, k);
+	rows_fetch<128>(s.q, 0, h.q, h.ld_qkv, rows, n, k);
+	rows_fetch<128>(s.k, 0, h.k, h.ld_qkv, rows, n, k);
 	copy_commit();
 	if (row < 64)
 		s.beta[row] =
 			row < n ? kda_sigmoid(wide(h.br[(size_t)order[row] * h.ld_br])) : 0.0f;
-#pragma unroll
-	for (int i = 0; i < 2; i++) {
-		dt[i] = c + 8 * i < k ? h.dt[c + 8 * i] : 0.0f;
-		bound[i] = c + 8 * i < k ? LOG2_E * x.a.lower_bound : 0.0f;
-	}
 	copy_wait<0>();
 	__syncthreads();
 	if (pack * 8 < (int)kp) {
-		decay_load<128>(&d, s.cols, pack, dt, h.exp_a, bound, n);
+		decay_load<128>(&d, s.cols, pack, gate_of(h, c, k, x.a.lower_bound), n);
 		hand_on(s, kg, d, out, n, kp, x.a.scale);
 		decay_tiles(s, d);
 	}
@@ -174,7 +169,8 @@ __launch_bounds__(THREADS, 2) wy_forward(struct kda_task x, bool backward, size_
 		decay_chunk(s, kg, x, h, out, order, e.n, kp);
 		triangles(s, out.p, e.n, (int)kp / 8, x.a.scale);
 		__syncthreads();
-		rows_fetch<128, 16, THREADS>(s.cols, 0, h.v, h.ld_qkv, order, e.n, (int)x.a.v);
+		rows_fetch<128>(s.cols, 0, h.v, h.ld_qkv, rows_find<16, THREADS>(order, e.n), e.n,
+				(int)x.a.v);
 		copy_commit();
 		invert(s.u.t, s.l);
 		copy_wait<0>();
