@@ -23,6 +23,7 @@ cuda_sources = \
 	codelets/kda/kda_sums_back_cuda.cu \
 	codelets/kda/kda_table_cuda.cu \
 	codelets/kda/kda_walk_cuda.cu \
+	codelets/kda/kda_wide_back_cuda.cu \
 	codelets/kda/kda_wide_cuda.cu \
 	codelets/kda/kda_wy_back_cuda.cu \
 	codelets/kda/kda_wy_cuda.cu \
@@ -90,6 +91,7 @@ cuda_headers = \
 	codelets/kda/kda_walk_back.cuh \
 	codelets/kda/kda_walk_load.cuh \
 	codelets/kda/kda_wgmma.cuh \
+	codelets/kda/kda_wide.cuh \
 	codelets/kda/kda_wy.cuh \
 	codelets/mla/mla_gemm.cuh \
 	codelets/mla/mla_norm.cuh \
