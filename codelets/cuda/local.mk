@@ -16,11 +16,18 @@ cuda_sources = \
 	codelets/kda/kda_gate_cuda.cu \
 	codelets/kda/kda_intra_cuda.cu \
 	codelets/kda/kda_local_cuda.cu \
+	codelets/kda/kda_local_plain_cuda.cu \
 	codelets/kda/kda_out_cuda.cu \
 	codelets/kda/kda_proj_cuda.cu \
 	codelets/kda/kda_scan_back_cuda.cu \
 	codelets/kda/kda_scan_cuda.cu \
+	codelets/kda/kda_sums_back_cuda.cu \
 	codelets/kda/kda_table_cuda.cu \
+	codelets/kda/kda_walk_cuda.cu \
+	codelets/kda/kda_wide_back_cuda.cu \
+	codelets/kda/kda_wide_cuda.cu \
+	codelets/kda/kda_wy_back_cuda.cu \
+	codelets/kda/kda_wy_cuda.cu \
 	codelets/loss/lm_head_cuda.cu \
 	codelets/loss/lm_head_grad_cuda.cu \
 	codelets/loss/loss_sum_cuda.cu \
@@ -73,14 +80,25 @@ cuda_headers = \
 	codelets/cuda/runs.cuh \
 	codelets/cuda/situ.cuh \
 	codelets/cuda/wgmma.cuh \
+	codelets/kda/kda_channels.cuh \
 	codelets/kda/kda_chunk.cuh \
 	codelets/kda/kda_conv.cuh \
+	codelets/kda/kda_decay.cuh \
+	codelets/kda/kda_inverse.cuh \
 	codelets/kda/kda_local.cuh \
 	codelets/kda/kda_mma.cuh \
 	codelets/kda/kda_ptx.cuh \
 	codelets/kda/kda_rows.cuh \
 	codelets/kda/kda_scan.cuh \
+	codelets/kda/kda_state.cuh \
 	codelets/kda/kda_sums.cuh \
+	codelets/kda/kda_sums_back.cuh \
+	codelets/kda/kda_walk.cuh \
+	codelets/kda/kda_walk_back.cuh \
+	codelets/kda/kda_walk_load.cuh \
+	codelets/kda/kda_wgmma.cuh \
+	codelets/kda/kda_wide.cuh \
+	codelets/kda/kda_wy.cuh \
 	codelets/mla/mla_gemm.cuh \
 	codelets/mla/mla_norm.cuh \
 	codelets/moe/expert_finish.cuh \

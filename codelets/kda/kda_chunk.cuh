@@ -8,6 +8,11 @@
  * grows with the number of documents; a state passes from a chunk to the next of the same document
  * in one of at most t / 64 slots.  The grid is the same whatever the layout: blocks walk over the
  * table.  Widths are padded to KP and VP with zeros.
+ *
+ * Scan and way back exist twice: for any type and width, and for bf16 heads of width 128 by warpgroup
+ * products (kda_walk.cuh).  Heads wider than that have the recurrence alone (kda_wide_cuda.cu).
+ * Intra and the local gradients exist twice: for any type, gate and width, and for bf16 with bounded
+ * gates by channels (kda_channels.cuh), which keeps and reads the same but for tm (T) and m (none).
  */
 #ifndef K3_KDA_CHUNK_CUH
 #define K3_KDA_CHUNK_CUH
@@ -22,6 +27,9 @@ enum { KDA_CHUNK = 64, KDA_SUB = 16, KDA_BV = 16, KDA_MAX_WIDTH = 128 };
 
 /* States that are in no slot. */
 enum { KDA_NONE = -1, KDA_OUTSIDE = -2 }; /* zero or not wanted; s_in, s_out */
+
+/* Parts of dbeta: dY V, and 16 channels each; and of the sum of a head's df (f + dt). */
+enum { KDA_DBETA_PARTS = 9, KDA_DAB_HEAD = 2 };
 
 struct kda_entry {
 	int row, n;   /* positions row .. row + n-1 */
@@ -40,9 +48,13 @@ struct kda_scratch {
 	float *last; /* [heads, slots + 1, KP]: exp(G_last); the last one is of the state out */
 	/* backward alone */
 	void *vt, *dvt; /* T [heads, t, VP] */
-	float *m, *tm;	/* [heads, t, 64] */
+	float *m, *tm;	/* [heads, t, 64]; by channels T *tm alone */
 	void *s, *ds;	/* T [heads, slots, KP, VP]: entering state, gradient of the leaving */
-	float *dab;	/* [heads, blocks, 1 + KP] */
+	void *s_edge, *ds_edge; /* T [heads, KP, VP]: s_in and ds_out rounded */
+	void *dx, *dl; /* T [heads, t, KP], [heads, t, 64]: between the parts of the local stage */
+	float *dbeta;  /* [heads, KDA_DBETA_PARTS, t] */
+	float *dab;    /* [heads, blocks, KDA_DAB_HEAD + KP] */
+	float *wide;   /* heads beyond KDA_MAX_WIDTH: all but the table */
 	size_t t, slots, vp;
 };
 
@@ -100,7 +112,24 @@ void k3i_kda_intra(const struct kda_task *x, bool backward, const struct k3_cuda
 template <typename T>
 void k3i_kda_scan(const struct kda_task *x, bool backward, const struct k3_cuda *cuda);
 template <typename T> void k3i_kda_scan_back(const struct kda_task *x, const struct k3_cuda *cuda);
+/** Scan, or (backward) its repetition and the way back, of wide bf16 heads where the device has
+ * warpgroup products. */
+bool k3i_kda_walks(size_t k);
+void k3i_kda_walk(const struct kda_task *x, bool backward, const struct k3_cuda *cuda);
 template <typename T> void k3i_kda_local(const struct kda_task *x, const struct k3_cuda *cuda);
+
+template <typename T>
+void k3i_kda_local_plain(const struct kda_task *x, const struct k3_cuda *cuda);
+/** The same for bf16 by channels (kda_channels.cuh). */
+void k3i_kda_wy(const struct kda_task *x, bool backward, const struct k3_cuda *cuda);
+void k3i_kda_wy_back(const struct kda_task *x, const struct k3_cuda *cuda);
+void k3i_kda_sums_back(const struct kda_task *x, const struct k3_cuda *cuda);
+
+/** Heads beyond KDA_MAX_WIDTH, all stages; so many of them at a time, and scratch memory. */
+template <typename T>
+void k3i_kda_wide(const struct kda_task *x, bool backward, const struct k3_cuda *cuda);
+size_t k3i_kda_wide_heads(const struct k3_kda_chunk_args *a);
+size_t k3i_kda_wide_bytes(const struct k3_kda_chunk_args *a, bool backward);
 
 /** Padded width of a head. */
 static inline size_t
@@ -114,6 +143,13 @@ static inline size_t
 k3i_kda_blocks(size_t t)
 {
 	return (t + 31) / 32;
+}
+
+/** Chunks of t rows in one document. */
+static inline size_t
+k3i_kda_chunks(size_t t)
+{
+	return (t + KDA_CHUNK - 1) / KDA_CHUNK;
 }
 
 #endif

@@ -8,7 +8,7 @@
  * channels at a time and memory that serves twice leave room for two blocks of bf16 on a
  * multiprocessor.
  */
-#include "kda_rows.cuh"
+#include "kda_channels.cuh"
 
 enum { THREADS = 256 };
 
@@ -338,7 +338,9 @@ k3i_kda_intra(const struct kda_task *x, bool backward, const struct k3_cuda *cud
 {
 	size_t width = k3i_kda_width(x->a.k);
 
-	if (width == 32)
+	if (kda_by_channels<T>(*x))
+		k3i_kda_wy(x, backward, cuda);
+	else if (width == 32)
 		launch<T, 32>(x, backward, cuda);
 	else if (width == 64)
 		launch<T, 64>(x, backward, cuda);

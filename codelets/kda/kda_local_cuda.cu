@@ -1,269 +1,106 @@
-/* Gradients inside a chunk, second half: what follows the decayed sums, the gate, and the kernel. */
-#include "kda_sums.cuh"
+/* Local gradients of all chunks: which kernels, and the sums over what their blocks leave. */
+#include "kda_channels.cuh"
 
-/* dp = s tril(dO V~^T) and dm = beta dL as tiles; dbeta += rowsum(dL M). */
-template <typename T, int KP>
-static __device__ __forceinline__ void
-triangles(struct local_regs<KP> *r, struct local_shared<T, KP> &sh, const struct kda_task &x,
-	  const struct kda_entry &e, size_t at)
-{
-	typedef struct local_shared<T, KP> S;
+enum { SUM_WARPS = 16, THREADS = 256 };
 
-#pragma unroll
-	for (int i = 0; i < 16; i++) {
-		int row = local_row(i), col = local_col(i, 32);
-		float dl = col < row && row < e.n ? -r->dl[i >> 2][i & 3] : 0.0f;
-
-		sh.u.sums.dp[row * S::ld64 + col] =
-			col <= row ? x.a.scale * r->dp[i >> 2][i & 3] : 0.0f;
-		sh.u.sums.dm[row * S::ld64 + col] = sh.beta[row] * dl;
-		if (col < row && row < e.n)
-			r->dbeta[i >> 1 & 1] += dl * x.work.m[(at + row) * 64 + col];
-	}
-}
-
-/* What the states leave: dq, dk_row (in dx) and dk_col with their decays; column sums of K- dK-. */
-template <typename T, int KP>
-static __device__ __forceinline__ void
-state_parts(struct local_regs<KP> *r, struct local_shared<T, KP> &sh, float scale)
-{
-	typedef struct local_shared<T, KP> S;
-	int block = (int)(threadIdx.x >> 5 & 3);
-	float sum[KP / 8] = {};
-
-#pragma unroll
-	EACH(i)
-	{
-		int row = local_row(i), c = local_col(i, KP / 2);
-		float l = sh.u.sums.l[row * S::ldf + c], k = wide(sh.u.sums.k[row * S::ld + c]);
-		float down = exp2_flush(sh.before[block * KP + c] + l);
-		float rest =
-			sh.u.sums.l[(block * 16 + 15) * S::ldf + c] - l + sh.behind[block * KP + c];
-		float dx = r->dx[i >> 2][i & 3] * down;
-
-		r->dbeta[i >> 1 & 1] += dx * k;
-		r->dx[i >> 2][i & 3] = sh.beta[row] * dx;
-		r->dq[i >> 2][i & 3] *= scale * down;
-		r->dk_col[i >> 2][i & 3] *= exp2_flush(rest);
-		sum[(i >> 2) * 2 + (i & 1)] += k * r->dk_col[i >> 2][i & 3];
-	}
-#pragma unroll
-	for (int i = 0; i < KP / 8; i++) {
-#pragma unroll
-		for (int step = 4; step < 32; step *= 2)
-			sum[i] += __shfl_xor_sync(0xffffffffu, sum[i], step);
-		if ((threadIdx.x & 31) < 4)
-			sh.columns[block * KP + local_col((i >> 1) * 4 + (i & 1), KP / 2)] = sum[i];
-	}
-}
-
-/* dq and dk to memory; side = dG, without what the last row gets. */
-template <typename T, int KP>
-static __device__ __forceinline__ void
-write_rows(const struct local_regs<KP> &r, struct local_shared<T, KP> &sh, const struct kda_task &x,
-	   const struct kda_entry &e, const int32_t *order, size_t head)
-{
-	typedef struct local_shared<T, KP> S;
-	size_t hg = x.a.h1 - x.a.h0, k = x.a.k, ld = hg * (2 * k + x.a.v);
-	T *dq = (T *)x.dqkv + (x.first + head) * k, *dk = dq + hg * k;
-
-	__syncthreads();
-#pragma unroll
-	EACH(i)
-	{
-		int row = local_row(i), c = local_col(i, KP / 2);
-		float row_side = r.dx[i >> 2][i & 3], col_side = r.dk_col[i >> 2][i & 3];
-
-		sh.u.sums.side[row * S::ldf + c] =
-			wide(sh.u.sums.q[row * S::ld + c]) * r.dq[i >> 2][i & 3] +
-			wide(sh.u.sums.k[row * S::ld + c]) * (row_side - col_side);
-		if (row < e.n && c < (int)k) {
-			dq[(size_t)order[row] * ld + c] = narrow<T>(r.dq[i >> 2][i & 3]);
-			dk[(size_t)order[row] * ld + c] = narrow<T>(row_side + col_side);
-		}
-	}
-	__syncthreads();
-}
-
-/* Sums of dG from the last row up, and the gate's slope; adds the thread's column sums. */
-template <typename T, int KP>
-static __device__ __forceinline__ void
-gate_gradient(float *da, float *db, struct local_shared<T, KP> &sh, const struct kda_task &x,
-	      const struct kda_entry &e, const int32_t *order, size_t head)
-{
-	typedef struct local_shared<T, KP> S;
-	struct kda_head<T> h = kda_head_of<T>(x, head);
-	size_t hg = x.a.h1 - x.a.h0;
-	int c = (int)threadIdx.x % KP;
-	float end = 0, states = 0, *side = sh.u.sums.side;
-
-	for (int i = (int)threadIdx.x; i < 4 * KP; i += LOCAL_THREADS) {
-		float sum = 0, *at = side + i / KP * 16 * S::ldf + i % KP;
-
-#pragma unroll
-		for (int r = 15; r >= 0; r--) {
-			sum += at[r * S::ldf];
-			at[r * S::ldf] = sum;
-		}
-	}
-	__syncthreads();
-	for (int i = c; i < LOCAL_THREADS; i += KP)
-		states += sh.states[i];
-	for (int b = 0; b < 4; b++)
-		end += sh.columns[b * KP + c];
-	end += exp2_flush(sh.before[4 * KP + c]) * states;
-	for (int r = (int)threadIdx.x / KP; c < (int)x.a.k && r < e.n; r += LOCAL_THREADS / KP) {
-		size_t t = (size_t)order[r];
-		float dg = side[r * S::ldf + c] + end;
-
-		for (int b = r / 16 + 1; b < 4; b++)
-			dg += side[b * 16 * S::ldf + c];
-		if (!x.a.raw) {
-			float in = wide(h.f[t * h.ld_f + c]) + h.dt[c], y = h.exp_a * in;
-
-			dg *= x.a.lower_bound * h.exp_a * kda_sigmoid(y) * kda_sigmoid(-y);
-			*da += dg * in;
-			*db += dg;
-		}
-		((T *)x.df)[(t * hg + x.first + head) * x.a.k + c] = narrow<T>(dg);
-	}
-}
-
-/* dbeta of the rows from the lanes' and halves' parts. */
-template <typename T, int KP>
-static __device__ __forceinline__ void
-beta_gradient(const struct local_regs<KP> &r, struct local_shared<T, KP> &sh,
-	      const struct kda_task &x, const struct kda_entry &e, const int32_t *order,
-	      size_t head)
-{
-	size_t hg = x.a.h1 - x.a.h0;
-	int row = (int)threadIdx.x;
-
-#pragma unroll
-	for (int i = 0; i < 2; i++) {
-		float sum = r.dbeta[i];
-
-		sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-		sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-		if ((threadIdx.x & 3) == 0)
-			sh.dbeta[(threadIdx.x >> 7) * 64 + local_row(2 * i)] = sum;
-	}
-	__syncthreads();
-	if (row < e.n) {
-		float beta = sh.beta[row], d = sh.dbeta[row] + sh.dbeta[64 + row];
-
-		((T *)x.dbr)[(size_t)order[row] * hg + x.first + head] =
-			narrow<T>(x.a.raw ? d : d * beta * (1.0f - beta));
-	}
-}
-
-template <typename T, int KP>
-static __device__ __forceinline__ void
-one_chunk(float *da, float *db, struct local_shared<T, KP> &sh, const struct kda_task &x,
-	  const struct kda_entry &e, size_t head)
-{
-	typedef struct local_shared<T, KP> S;
-	const int32_t *order = kda_order(x.layout) + e.row;
-	size_t at = head * x.work.t + (size_t)e.row;
-	struct kda_head<T> h = kda_head_of<T>(x, head);
-	struct local_regs<KP> r = {
-	};
-
-	if (threadIdx.x < 64) {
-		int row = (int)threadIdx.x;
-		float b = row < e.n ? wide(h.br[(size_t)order[row] * h.ld_br]) : 0.0f;
-
-		sh.beta[row] = row >= e.n ? 0.0f : x.a.raw ? b : kda_sigmoid(b);
-	}
-	state_products<T, KP>(&r, sh, x, e, order, head);
-	for (int i = (int)threadIdx.x; i < 64 * 64; i += LOCAL_THREADS)
-		sh.u.wy.tm[i / 64 * S::ldt + i % 64] =
-			narrow<T>(i / 64 < e.n ? x.work.tm[at * 64 + i] : 0.0f);
-	if (e.from != KDA_NONE)
-		gradient_of_x<T, KP>(&r, sh, (const T *)x.work.w + at * KP, e.n);
-	gradient_of_y<T, KP>(&r, sh, x, e, order, head);
-	triangles<T, KP>(&r, sh, x, e, at);
-	rows_load<T, T, KP, LOCAL_THREADS>(sh.u.sums.q, h.q, h.ld_qkv, order, e.n, 0, (int)x.a.k);
-	rows_load<T, T, KP, LOCAL_THREADS>(sh.u.sums.k, h.k, h.ld_qkv, order, e.n, 0, (int)x.a.k);
-	gates_load<T, KP, LOCAL_THREADS>(sh.u.sums.l, sh.beta, h, x.a, order, e.n);
-	decays<KP, LOCAL_THREADS>(sh.u.sums.l, sh.before, sh.behind);
-	state_parts<T, KP>(&r, sh, x.a.scale);
-	decayed_sums<T, KP>(&r, sh, kda_bounded(x.a));
-	write_rows<T, KP>(r, sh, x, e, order, head);
-	gate_gradient<T, KP>(da, db, sh, x, e, order, head);
-	beta_gradient<T, KP>(r, sh, x, e, order, head);
-	__syncthreads();
-}
-
-template <typename T, int KP>
+/* dab of a head, 32 of its numbers a block: sums over the blocks of the stage before, which are none
+ * where the tile has no rows. */
 static __global__ void
-__launch_bounds__(LOCAL_THREADS, 1) local_gradients(struct kda_task x)
+sum_dab(struct kda_task x, size_t blocks, size_t kp, int parts)
 {
-	extern __shared__ __align__(128) unsigned char shared[];
-	struct local_shared<T, KP> &sh = *reinterpret_cast<struct local_shared<T, KP> *>(shared);
-	__shared__ float part[32];
-	size_t head = blockIdx.y;
-	float da = 0, db = 0, sum = 0,
-	      *dab = x.work.dab + (head * gridDim.x + blockIdx.x) * (1 + KP);
+	__shared__ float part[SUM_WARPS][32];
+	size_t head = blockIdx.y, hg = x.a.h1 - x.a.h0, i = x.first + head;
+	size_t lane = threadIdx.x & 31, warp = threadIdx.x / 32, c = blockIdx.x * 32 + lane;
+	const float *dab = x.work.dab + head * blocks * (KDA_DAB_HEAD + kp);
+	float sum = 0;
 
-	for (int i = (int)blockIdx.x; i < x.work.table[0]; i += (int)gridDim.x)
-		one_chunk<T, KP>(&da, &db, sh, x, kda_entry_at(x.work, i), head);
-	da = block_sum(da, part);
-	if (threadIdx.x == 0)
-		dab[0] = da;
-	sh.states[threadIdx.x] = db;
-	__syncthreads();
-	for (int i = (int)threadIdx.x; threadIdx.x < KP && i < LOCAL_THREADS; i += KP)
-		sum += sh.states[i];
-	if (threadIdx.x < KP)
-		dab[1 + threadIdx.x] = sum;
-}
+	for (size_t b = warp; c <= x.a.k && b < blocks; b += SUM_WARPS) {
+		const float *from = dab + b * (KDA_DAB_HEAD + kp);
 
-/* dab of one head: sums over the blocks, which are none where the tile has no rows. */
-static __global__ void
-sum_dab(struct kda_task x, size_t blocks, size_t kp)
-{
-	size_t head = blockIdx.x, hg = x.a.h1 - x.a.h0, i = x.first + head;
-	const float *dab = x.work.dab + head * blocks * (1 + kp);
-
-	for (size_t c = threadIdx.x; c < 1 + x.a.k; c += blockDim.x) {
-		float sum = 0;
-
-		for (size_t b = 0; b < blocks; b++)
-			sum += dab[b * (1 + kp) + c];
-		x.dab[c == 0 ? i : hg + i * x.a.k + c - 1] = sum;
+		sum += c > 0 ? from[KDA_DAB_HEAD + c - 1] : parts > 1 ? from[0] + from[1] : from[0];
 	}
+	part[warp][lane] = sum;
+	__syncthreads();
+	if (warp > 0 || c > x.a.k)
+		return;
+	for (int w = 1; w < SUM_WARPS; w++)
+		sum += part[w][lane];
+	x.dab[c == 0 ? i : hg + i * x.a.k + c - 1] = sum;
 }
 
-template <typename T, int KP>
+/* dbr of all rows from the parts of dbeta. */
+static __global__ void
+sum_dbeta(struct kda_task x, int parts)
+{
+	size_t head = blockIdx.y, p = (size_t)blockIdx.x * THREADS + threadIdx.x;
+	struct kda_head<k3_bf16> h = kda_head_of<k3_bf16>(x, head);
+	const float *dbeta = x.work.dbeta + head * KDA_DBETA_PARTS * x.work.t + p;
+	float sum = 0;
+
+	if (p >= (size_t)x.layout[K3_TL_VALID])
+		return;
+	size_t row = (size_t)kda_order(x.layout)[p];
+	float beta = kda_sigmoid(wide(h.br[row * h.ld_br]));
+	for (int i = 0; i < parts; i++)
+		sum += dbeta[(size_t)i * x.work.t];
+	((k3_bf16 *)x.dbr)[row * (x.a.h1 - x.a.h0) + x.first + head] =
+		narrow<k3_bf16>(sum * beta * (1.0f - beta));
+}
+
 static void
-launch(const struct kda_task *x, const struct k3_cuda *cuda)
+launch_sum_dab(const struct kda_task *x, size_t blocks, int parts, cudaStream_t stream)
 {
-	size_t blocks = k3i_kda_blocks(x->work.t), bytes = sizeof(struct local_shared<T, KP>);
-	cudaStream_t stream = (cudaStream_t)cuda->stream;
-	dim3 grid((unsigned)blocks, (unsigned)x->heads);
+	dim3 grid((unsigned)(x->a.k / 32 + 1), (unsigned)x->heads);
 
-	K3_CUDA_CHECK(cudaFuncSetAttribute(
-		local_gradients<T, KP>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
-	if (blocks)
-		local_gradients<T, KP><<<grid, LOCAL_THREADS, bytes, stream>>>(*x);
-	K3_CUDA_LAUNCHED("local_gradients");
-	sum_dab<<<(unsigned)x->heads, 160, 0, stream>>>(*x, blocks, KP);
+	sum_dab<<<grid, 32 * SUM_WARPS, 0, stream>>>(*x, blocks, k3i_kda_width(x->a.k), parts);
 	K3_CUDA_LAUNCHED("sum_dab");
+}
+
+/* States from outside as the local stage takes them. */
+static __global__ void
+round_edges(struct kda_task x, size_t kp)
+{
+	size_t head = blockIdx.x, vp = x.work.vp, size = x.a.k * x.a.v, i = (x.first + head) * size;
+	const float *from = blockIdx.y ? x.ds_out : x.s_in;
+	k3_bf16 *to = (k3_bf16 *)(blockIdx.y ? x.work.ds_edge : x.work.s_edge) + head * kp * vp;
+
+	for (size_t at = threadIdx.x; from && at < kp * vp; at += blockDim.x) {
+		size_t r = at / vp, c = at % vp;
+
+		to[at] = narrow<k3_bf16>(r < x.a.k && c < x.a.v ? from[i + r * x.a.v + c] : 0.0f);
+	}
+}
+
+static void
+launch_by_channels(const struct kda_task *x, const struct k3_cuda *cuda)
+{
+	cudaStream_t stream = (cudaStream_t)cuda->stream;
+	int parts = k3i_kda_width(x->a.k) > 64 ? 2 : 1;
+	dim3 grid(blocks_for(x->work.t, THREADS), (unsigned)x->heads);
+
+	if (x->work.t) {
+		if (x->s_in || x->ds_out)
+			round_edges<<<dim3((unsigned)x->heads, 2), 1024, 0, stream>>>(
+				*x, k3i_kda_width(x->a.k));
+		K3_CUDA_LAUNCHED("round_edges");
+		k3i_kda_wy_back(x, cuda);
+		k3i_kda_sums_back(x, cuda);
+		sum_dbeta<<<grid, THREADS, 0, stream>>>(*x, 1 + (int)k3i_kda_width(x->a.k) / 16);
+		K3_CUDA_LAUNCHED("sum_dbeta");
+	}
+	launch_sum_dab(x, k3i_kda_chunks(x->work.t), parts, stream);
 }
 
 template <typename T>
 void
 k3i_kda_local(const struct kda_task *x, const struct k3_cuda *cuda)
 {
-	size_t width = k3i_kda_width(x->a.k);
-
-	if (width == 32)
-		launch<T, 32>(x, cuda);
-	else if (width == 64)
-		launch<T, 64>(x, cuda);
-	else
-		launch<T, 128>(x, cuda);
+	if (kda_by_channels<T>(*x)) {
+		launch_by_channels(x, cuda);
+		return;
+	}
+	k3i_kda_local_plain<T>(x, cuda);
+	launch_sum_dab(x, k3i_kda_blocks(x->work.t), 1, (cudaStream_t)cuda->stream);
 }
 
 template void k3i_kda_local<float>(const struct kda_task *, const struct k3_cuda *);

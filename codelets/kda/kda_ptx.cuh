@@ -3,13 +3,7 @@
 #ifndef K3_KDA_PTX_CUH
 #define K3_KDA_PTX_CUH
 
-#include <stdint.h>
-
-static __device__ __forceinline__ uint32_t
-shared_address(const void *p)
-{
-	return (uint32_t)__cvta_generic_to_shared(p);
-}
+#include "../cuda/wgmma.cuh"
 
 /** Four 8 x 8 matrices of 16-bit elements; lane l names row l % 8 of matrix l / 8. */
 static __device__ __forceinline__ void
@@ -28,6 +22,16 @@ ldmatrix_trans(uint32_t *r, const void *row)
 	asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
 		     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
 		     : "r"(shared_address(row))
+		     : "memory");
+}
+
+/** Stores four matrices, each transposed; lane l names row l % 8 of matrix l / 8. */
+static __device__ __forceinline__ void
+stmatrix_trans(void *row, const uint32_t *r)
+{
+	asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};"
+		     :
+		     : "r"(shared_address(row)), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
 		     : "memory");
 }
 
@@ -70,14 +74,28 @@ exp2_flush(float x)
 	return y;
 }
 
+/** 1 / x to about an ulp; of infinity 0. */
+static __device__ __forceinline__ float
+reciprocal(float x)
+{
+	float y;
+
+	asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+	return y;
+}
+
+/** Asks for a line of device memory. */
+static __device__ __forceinline__ void
+prefetch(const void *p)
+{
+	asm volatile("prefetch.global.L2 [%0];" : : "l"(p));
+}
+
 /** Copies 16 bytes to shared memory, or clears them there. */
 static __device__ __forceinline__ void
 copy_async(void *to, const void *from, bool live)
 {
-	asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-		     :
-		     : "r"(shared_address(to)), "l"(from), "r"(live ? 16 : 0)
-		     : "memory");
+	copy_16(shared_address(to), from, live);
 }
 
 static __device__ __forceinline__ void
@@ -87,20 +105,6 @@ copy_async_word(void *to, const void *from)
 		     :
 		     : "r"(shared_address(to)), "l"(from)
 		     : "memory");
-}
-
-static __device__ __forceinline__ void
-copy_commit(void)
-{
-	asm volatile("cp.async.commit_group;" ::: "memory");
-}
-
-/** Until at most N groups of this thread are under way. */
-template <int N>
-static __device__ __forceinline__ void
-copy_wait(void)
-{
-	asm volatile("cp.async.wait_group %0;" : : "n"(N) : "memory");
 }
 
 #endif

@@ -3,8 +3,8 @@
  * A sub-block's sum over others goes from the farthest to the nearest and decays on the way
  * (Horner), so no factor grows but inside a sub-block: to its pivot, by at most e^40 where g >=
  * -5; without that bound the diagonal takes the differences of exponents pair by pair.  These
- * products take TF32 at least, also where the rest is bf16: the gates' gradient is a difference
- * of such sums.
+ * products are as precise as float, also where the rest is bf16: the gates' gradient is a
+ * difference of such sums, and what rounding leaves of it adds up over the chunk.
  */
 #ifndef K3_KDA_SUMS_CUH
 #define K3_KDA_SUMS_CUH
@@ -46,7 +46,7 @@ horner(float (*c)[4], const float *d, const struct local_shared<T, KP> &sh, int 
 
 		c[i >> 2][i & 3] *= exp2_flush(TRANS ? end_of<T, KP>(sh, b, col) - pivot : pivot);
 	}
-	product<TRANS, false, sizeof(T) == 4, KP / 32>(
+	product<TRANS, false, true, KP / 32>(
 		c, d + (TRANS ? b * 16 * S::ld64 + block * 16 : block * 16 * S::ld64 + b * 16),
 		S::ld64, sh.u.sums.side + b * 16 * S::ldf + half, S::ldf, 1);
 #pragma unroll
