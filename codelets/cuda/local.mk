@@ -42,6 +42,7 @@ cuda_sources = \
 	codelets/moe/moe_count_cuda.cu \
 	codelets/moe/moe_dispatch_cuda.cu \
 	codelets/moe/moe_route_cuda.cu \
+	codelets/moe/moe_wgmma.cu \
 	codelets/norm/rms_cuda.cu \
 	codelets/optim/adamw_cuda.cu \
 	codelets/optim/hash_cuda.cu \
@@ -101,12 +102,17 @@ cuda_headers = \
 	codelets/kda/kda_wy.cuh \
 	codelets/mla/mla_gemm.cuh \
 	codelets/mla/mla_norm.cuh \
+	codelets/moe/boxes.cuh \
+	codelets/moe/combine_short.cuh \
 	codelets/moe/expert_finish.cuh \
+	codelets/moe/expert_launch.cuh \
 	codelets/moe/expert_tiles.cuh \
+	codelets/moe/expert_weights.cuh \
 	codelets/moe/expert_wgmma.cuh \
 	codelets/moe/fast_situ.cuh \
+	codelets/moe/moe_finish.cuh \
+	codelets/moe/moe_task.h \
 	codelets/moe/rows.cuh \
-	codelets/moe/wgmma.cuh \
 	codelets/optim/flat.cuh \
 	codelets/optim/rng.cuh \
 	codelets/vit/gelu.cuh \

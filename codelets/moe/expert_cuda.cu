@@ -11,6 +11,8 @@ extern "C" {
 #include "../../common/op/moe.h"
 }
 
+enum { HIDDEN_THREADS = 256 };
+
 /* A product by the way that is possible, for both of them if there are two. */
 template <typename T>
 static void
@@ -105,29 +107,59 @@ expert_dgrad(void *const *buf, const struct k3_expert_args *a, const struct k3_c
 	products<T>(D_HIDDEN, &hidden, D_LATENT, &latent, cuda);
 }
 
-/* h of the group's rows, each times its weight. */
+/* h of the group's rows, each times its weight: a thread has a run of a row.  Counts of parts become
+ * zero. */
 template <typename T, int N>
 static __global__ void
-weighted_hidden(T *h, const T *gu, struct expert_task task)
+weighted_hidden(T *h, const T *gu, struct expert_task task, size_t counts)
 {
-	size_t i = warp_row(), f = (size_t)task.f;
-	const T *g = gu + i * 2 * f;
-	float weight;
+	size_t at = (size_t)blockIdx.x * HIDDEN_THREADS + threadIdx.x, f = (size_t)task.f;
+	size_t row = at / (f / N), c = (at - row * (f / N)) * N;
+	float g[N], u[N], weight;
 
-	if (i < (size_t)task.offs[0] || i >= (size_t)task.offs[task.experts])
+	for (size_t i = at; i < counts; i += (size_t)gridDim.x * HIDDEN_THREADS)
+		task.arrived[i] = 0;
+	if (row < (size_t)task.offs[0] || row >= (size_t)task.offs[task.experts])
 		return;
-	weight = task.w[task.src[i]];
-	for (size_t c = (threadIdx.x & 31) * N; c < f; c += 32 * N) {
-		float x[N], u[N];
-		run_load<T, N>(x, g + c);
-		run_load<T, N>(u, g + f + c);
+	weight = task.w[task.src[row]];
+	run_load<T, N>(g, gu + row * 2 * f + c);
+	run_load<T, N>(u, gu + row * 2 * f + f + c);
 #pragma unroll
-		for (int q = 0; q < N; q++) {
-			struct situ_parts p = situ_for<T>(x[q], u[q], task.beta1, task.beta2);
-			x[q] = weight * situ_value(&p, task.beta1, task.beta2);
-		}
-		run_store<T, N>(h + i * f + c, x);
+	for (int q = 0; q < N; q++) {
+		struct situ_parts p = situ_for<T>(g[q], u[q], task.beta1, task.beta2);
+		g[q] = weight * situ_value(&p, task.beta1, task.beta2);
 	}
+	run_store<T, N>(h + row * f + c, g);
+}
+
+template <typename T>
+static void
+weigh_hidden(T *h, const T *gu, const struct expert_task *task, size_t counts,
+	     const struct k3_cuda *cuda)
+{
+	const int n = k3_pack<T>::n;
+	size_t all = task->tk * (size_t)task->f;
+	cudaStream_t stream = (cudaStream_t)cuda->stream;
+
+	if (all == 0)
+		return;
+	if (task->f % n == 0)
+		weighted_hidden<T, n>
+			<<<blocks_for(all / n, HIDDEN_THREADS), HIDDEN_THREADS, 0, stream>>>(
+				h, gu, *task, counts);
+	else
+		weighted_hidden<T, 1>
+			<<<blocks_for(all, HIDDEN_THREADS), HIDDEN_THREADS, 0, stream>>>(
+				h, gu, *task, counts);
+	K3_CUDA_LAUNCHED("weighted_hidden");
+}
+
+extern "C" size_t
+k3_expert_wgrad_cuda_scratch(const struct k3_expert_args *a)
+{
+	struct expert_parts parts = k3i_expert_wgmma_parts(a->t * a->k, a->r, a->f);
+
+	return parts.floats * sizeof(float) + parts.tiles * sizeof(int);
 }
 
 template <typename T>
@@ -135,9 +167,13 @@ static void
 expert_wgrad(void *const *buf, const struct k3_expert_args *a, const struct k3_cuda *cuda)
 {
 	struct expert_task task = task_of(a, buf[4]);
+	struct expert_parts parts = k3i_expert_wgmma_parts(task.tk, a->r, a->f);
 
 	task.w = (const float *)buf[5];
-	LAUNCH_ROWS(weighted_hidden, T, a->f, task.tk, cuda, (T *)buf[6], (const T *)buf[2], task);
+	task.part = (float *)cuda->scratch;
+	task.arrived = (int *)(task.part + parts.floats);
+	task.part_rows = (int)parts.rows;
+	weigh_hidden((T *)buf[6], (const T *)buf[2], &task, parts.tiles, cuda);
 	task.x[0] = buf[0];
 	task.y[0] = buf[3];
 	task.x[1] = buf[1];

@@ -15,7 +15,7 @@
 #define K3_MOE_EXPERT_TASK_H
 #include "../cuda/gemm.h"
 
-enum expert_product { GATE_UP, DOWN, D_HIDDEN, D_LATENT, WEIGHTS };
+enum expert_product { GATE_UP, DOWN, D_HIDDEN, D_LATENT, WEIGHTS, SPREAD, JOIN, ROUTED };
 
 struct expert_task {
 	const void *x[2], *y[2]; /* the second of both: W2 in WEIGHTS */
@@ -24,15 +24,29 @@ struct expert_task {
 	const float *w;	     /* of (token, slot) */
 	const int32_t *offs; /* of the group's first expert */
 	const int32_t *src;
-	float *part, *dwt;
+	float *part, *dwt; /* part is scratch; of WEIGHTS: sums over parts of an expert's rows */
+	int *arrived;	   /* of WEIGHTS: parts that are done, for each tile; zero */
+	int part_rows;
 	size_t tk;
 	int experts, r, f, parts;
 	float beta1, beta2;
 	int accumulate[2];
+	/* of the products of moe_task.h */
+	const void *add[2];
+	const float *dl;
+	const int32_t *ids;
+	int k, n_experts;
 };
 
 /* columns of part for either way; the scratch is for the narrower blocks */
 enum { WGMMA_PART_COLS = 128, FMA_PART_COLS = 64 };
+
+/* How WEIGHTS cuts the rows of an expert: parts of at most `rows`; the scratch holds `floats` sums and a
+ * count for each of `tiles` tiles, of which it needs none when no expert can have two parts. */
+struct expert_parts {
+	size_t rows, floats, tiles;
+};
+struct expert_parts k3i_expert_wgmma_parts(size_t tk, size_t r, size_t f);
 
 /** The device and all operands are for the tensor cores. */
 bool k3i_expert_wgmma_can(const struct expert_task *task);

@@ -1,85 +1,106 @@
-/* Tiles of the kernel of expert_wgmma.cu, and what a block keeps in shared memory.  The trap: experts
- * without rows have no tile, and share the number of their first one with the next expert. */
+/* Tiles of the kernel of expert_wgmma.cu, and what a block keeps in shared memory.
+ *
+ * Of WEIGHTS rows are the latent width, so that the hidden widths are cut in 192 columns without rest;
+ * an expert with many rows is cut in parts along the contraction.  The trap: experts without rows have
+ * no tile, and share the number of their first one with the next expert.
+ */
 #ifndef K3_MOE_EXPERT_TILES_CUH
 #define K3_MOE_EXPERT_TILES_CUH
 #include <string.h>
 
 #include "expert_task.h"
-#include "wgmma.cuh"
+#include "boxes.cuh"
 
-/* Rows of a tile: a warpgroup for each 64.  Columns: 128. */
+enum { TILE_ROWS = 128, GROUPS = 2, BLOCK_THREADS = 128 * (1 + GROUPS) };
+
+/* Columns of the product. */
 template <int PRODUCT>
 static __host__ __device__ constexpr int
-tile_rows(void)
+product_columns(void)
 {
-	return PRODUCT == D_HIDDEN ? 128 : 256;
+	return PRODUCT == D_HIDDEN || PRODUCT > WEIGHTS ? 128 : 192;
 }
 
+/* Columns of the result: GATE_UP computes two for each. */
 template <int PRODUCT>
 static __host__ __device__ constexpr int
-block_threads(void)
+tile_columns(void)
 {
-	return 2 * tile_rows<PRODUCT>();
+	return PRODUCT == GATE_UP ? product_columns<PRODUCT>() / 2 : product_columns<PRODUCT>();
 }
 
 template <int PRODUCT>
 static __host__ __device__ constexpr int
 stages_of(void)
 {
-	return PRODUCT == D_HIDDEN ? 3 : 4;
+	return product_columns<PRODUCT>() == 128 ? 6 : 5;
 }
 
-/* Boxes of x in a stage; two of y follow. */
-template <int PRODUCT>
-static __host__ __device__ constexpr int
-x_boxes(void)
-{
-	return tile_rows<PRODUCT>() / BOX;
-}
-
+/* Two boxes of x; y follows. */
 template <int PRODUCT>
 static __host__ __device__ constexpr int
 stage_bytes(void)
 {
-	return (x_boxes<PRODUCT>() + 2) * BOX_BYTES;
+	return (TILE_ROWS + product_columns<PRODUCT>()) * BOX * (int)sizeof(k3_bf16);
 }
 
-enum { TILE = 128 };
+/* y runs along the contraction in rows of 128 bytes */
+template <int PRODUCT>
+static __host__ __device__ constexpr bool
+y_turned(void)
+{
+	return PRODUCT == D_HIDDEN || PRODUCT == D_LATENT || PRODUCT == WEIGHTS ||
+	       PRODUCT == ROUTED;
+}
 
-struct expert_job {
-	CUtensorMap x[2], y[2]; /* of D_HIDDEN x[1] is gu */
-	struct expert_task task;
-	int width, depth; /* columns of the result, contraction; not of WEIGHTS */
-	int tiles[2];	  /* of WEIGHTS: tiles of dW13 and dW2 per expert */
-};
+/* How a stage's y is loaded: boxes beside each other and the rows of each. */
+template <int PRODUCT>
+static __host__ __device__ constexpr int
+y_boxes(void)
+{
+	return y_turned<PRODUCT>() ? product_columns<PRODUCT>() / BOX : PRODUCT == GATE_UP ? 2 : 1;
+}
 
 template <int PRODUCT>
 static __host__ __device__ constexpr int
-tile_columns(void)
+y_rows(void)
 {
-	return PRODUCT == GATE_UP ? TILE / 2 : TILE;
+	return y_turned<PRODUCT>() ? BOX : product_columns<PRODUCT>() / y_boxes<PRODUCT>();
 }
+
+enum { X_BYTES = TILE_ROWS * BOX_ROW_BYTES };
+
+struct expert_job {
+	CUtensorMap x[2], y[2];
+	struct expert_task task;
+	int width, depth; /* columns of the result, contraction; not of WEIGHTS */
+	int blocked;	  /* whole boxes of columns: a stage's boxes come by one copy */
+	int tiles[2];	  /* of WEIGHTS: tiles of dW13 and dW2 per part */
+};
 
 struct tile {
 	int expert, side; /* side 1: dW2 */
-	int row, end;	  /* first row, first row that is not the expert's (or the gradient's) */
+	int row, end;	  /* first row, first row that is not there */
 	int col;
 	int from, depth; /* contraction: first index, how many */
-	int steps;	 /* stages to load: BOX of the contraction each; of D_HIDDEN also g and u */
+	int steps;	 /* stages: BOX of the contraction each */
+	int part, parts; /* of WEIGHTS: along the contraction */
 };
 
 /* Shared memory: stages, barriers, first tile of each expert and its offsets. */
 struct layout {
-	uint32_t stages, full, empty;
+	uint32_t stages, full, empty, turn;
 	int *first, *offs;
+	int *order;	/* experts as first[] counts them: of WEIGHTS those with long parts first */
+	int *last_part; /* a word for each warpgroup */
 };
 
 template <int PRODUCT>
 static __host__ __device__ constexpr size_t
 shared_bytes(int experts)
 {
-	return 1024 + stages_of<PRODUCT>() * stage_bytes<PRODUCT>() + 64 +
-	       2 * sizeof(int) * ((size_t)experts + 1);
+	return 1024 + stages_of<PRODUCT>() * stage_bytes<PRODUCT>() + 128 + sizeof(int) * GROUPS +
+	       3 * sizeof(int) * ((size_t)experts + 1);
 }
 
 template <int PRODUCT>
@@ -93,92 +114,179 @@ layout_of(unsigned char *raw, int experts)
 	l.stages = shared_address(base);
 	l.full = shared_address(bars);
 	l.empty = l.full + 8 * stages_of<PRODUCT>();
-	l.first = (int *)(bars + 64);
+	l.turn = l.empty + 8 * stages_of<PRODUCT>();
+	l.last_part = (int *)(bars + 128);
+	l.first = l.last_part + GROUPS;
 	l.offs = l.first + experts + 1;
+	l.order = l.offs + experts + 1;
 	return l;
 }
 
-/* By warp 0: first[e] is the number of tiles of `rows` rows before expert e. */
-static __device__ void
-list_tiles(const struct layout *l, const int32_t *offs, int experts, int rows)
+/* Tiles along the rows of an expert, or parts of WEIGHTS: one if there are no rows. */
+template <int PRODUCT>
+static __device__ __forceinline__ int
+units_of(int rows, int part_rows)
+{
+	if (PRODUCT == WEIGHTS)
+		return rows > 0 ? (rows + part_rows - 1) / part_rows : 1;
+	return (rows + TILE_ROWS - 1) / TILE_ROWS;
+}
+
+static __device__ __forceinline__ int
+part_steps(const struct layout *l, int e, int part_rows)
+{
+	int rows = l->offs[e + 1] - l->offs[e], parts = units_of<WEIGHTS>(rows, part_rows);
+
+	return (rows + BOX * parts - 1) / (BOX * parts);
+}
+
+/* Long tiles first: blocks that take them in turn then end together. */
+template <int PRODUCT>
+static __device__ __forceinline__ void
+order_experts(const struct layout *l, const struct expert_task *task)
+{
+	for (int e = threadIdx.x; e < task->experts; e += BLOCK_THREADS) {
+		int mine = PRODUCT == WEIGHTS ? part_steps(l, e, task->part_rows) : 0, before = e;
+		for (int i = 0; PRODUCT == WEIGHTS && i < task->experts; i++) {
+			int other = part_steps(l, i, task->part_rows);
+			before += (other > mine && i > e) - (other < mine && i < e);
+		}
+		l->order[before] = e;
+	}
+}
+
+/* By warp 0: first[i] is the number of units of the i experts that come first. */
+template <int PRODUCT>
+static __device__ __forceinline__ void
+list_units(const struct layout *l, const struct expert_task *task)
 {
 	int lane = threadIdx.x, carry = 0;
 
-	for (int from = 0; from <= experts; from += 32) {
-		int e = from + lane;
-		int begin = e <= experts ? offs[e] : 0;
-		int n = e < experts ? (offs[e + 1] - begin + rows - 1) / rows : 0, upto = n;
+	for (int from = 0; from < task->experts; from += 32) {
+		int i = from + lane, n = 0, upto;
+		if (i < task->experts) {
+			int e = l->order[i];
+			n = units_of<PRODUCT>(l->offs[e + 1] - l->offs[e], task->part_rows);
+		}
+		upto = n;
 #pragma unroll
 		for (int step = 1; step < 32; step <<= 1) {
 			int below = __shfl_up_sync(0xffffffffu, upto, step);
 			upto += lane >= step ? below : 0;
 		}
-		if (e <= experts) {
-			l->first[e] = carry + upto - n;
-			l->offs[e] = begin;
-		}
+		if (i < task->experts)
+			l->first[i] = carry + upto - n;
 		carry += __shfl_sync(0xffffffffu, upto, 31);
 	}
+	if (lane == 0)
+		l->first[task->experts] = carry;
+}
+
+/* Tiles of a unit. */
+template <int PRODUCT>
+static __device__ __forceinline__ int
+unit_tiles(const struct expert_job *job)
+{
+	const int cols = tile_columns<PRODUCT>();
+
+	return PRODUCT == WEIGHTS ? job->tiles[0] + job->tiles[1] : (job->width + cols - 1) / cols;
 }
 
 template <int PRODUCT>
 static __device__ __forceinline__ int
 count_tiles(const struct expert_job *job, const struct layout *l)
 {
-	const int cols = tile_columns<PRODUCT>();
-
-	if (PRODUCT == WEIGHTS)
-		return job->task.experts * (job->tiles[0] + job->tiles[1]);
-	return l->first[job->task.experts] * ((job->width + cols - 1) / cols);
+	return l->first[job->task.experts] * unit_tiles<PRODUCT>(job);
 }
 
-static __device__ __forceinline__ struct tile
-weight_tile(const struct expert_job *job, const struct layout *l, int index)
+/* Rows, columns and contraction of the tile `left` of part `t->part`. */
+static __device__ __forceinline__ void
+place_weights(struct tile *t, const struct expert_job *job, const struct layout *l, int left)
 {
-	int each = job->tiles[0] + job->tiles[1], left = index % each, per_row;
-	struct tile t;
+	const int cols = tile_columns<WEIGHTS>();
+	int rows = l->offs[t->expert + 1] - l->offs[t->expert], steps = (rows + BOX - 1) / BOX;
+	int per_row, first, last;
 
-	t.expert = index / each;
-	t.side = left >= job->tiles[0];
-	left -= t.side ? job->tiles[0] : 0;
-	per_row = ((t.side ? job->task.f : job->task.r) + TILE - 1) / TILE;
-	t.row = left / per_row * tile_rows<WEIGHTS>();
-	t.end = t.side ? job->task.r : 2 * job->task.f;
-	t.col = left % per_row * TILE;
-	t.from = l->offs[t.expert];
-	t.depth = l->offs[t.expert + 1] - t.from;
-	t.steps = (t.depth + BOX - 1) / BOX;
-	return t;
+	t->side = left >= job->tiles[0];
+	left -= t->side ? job->tiles[0] : 0;
+	per_row = ((t->side ? 1 : 2) * job->task.f + cols - 1) / cols;
+	t->row = left / per_row * TILE_ROWS;
+	t->end = job->task.r;
+	t->col = left % per_row * cols;
+	first = steps * t->part / t->parts;
+	last = steps * (t->part + 1) / t->parts;
+	t->from = l->offs[t->expert] + first * BOX;
+	t->depth = min(rows, last * BOX) - first * BOX;
+	t->steps = last - first;
 }
 
 template <int PRODUCT>
 static __device__ __forceinline__ struct tile
 tile_at(const struct expert_job *job, const struct layout *l, int index)
 {
-	const int cols = tile_columns<PRODUCT>();
-	int per_row, which, low = 0, high = job->task.experts - 1;
+	int each = unit_tiles<PRODUCT>(job), unit = index / each, left = index - unit * each;
+	int low = 0, high = job->task.experts - 1;
 	struct tile t;
 
-	if (PRODUCT == WEIGHTS)
-		return weight_tile(job, l, index);
-	per_row = (job->width + cols - 1) / cols;
-	which = index / per_row;
-	/* the last expert whose first tile is not behind: those before it with no rows have the same */
+	/* the last expert whose first unit is not behind: those before it with no rows have the same */
 	while (low < high) {
 		int middle = (low + high + 1) / 2;
-		if (l->first[middle] <= which)
+		if (l->first[middle] <= unit)
 			low = middle;
 		else
 			high = middle - 1;
 	}
-	t.expert = low;
-	t.side = 0;
-	t.row = l->offs[low] + (which - l->first[low]) * tile_rows<PRODUCT>();
-	t.end = l->offs[low + 1];
-	t.col = (index - which * per_row) * cols;
-	t.from = 0;
-	t.depth = job->depth;
-	t.steps = (t.depth + BOX - 1) / BOX + (PRODUCT == D_HIDDEN ? 2 : 0);
+	t.expert = l->order[low];
+	t.part = unit - l->first[low];
+	t.parts = l->first[low + 1] - l->first[low];
+	if (PRODUCT == WEIGHTS) {
+		place_weights(&t, job, l, left);
+	} else {
+		t.side = 0;
+		t.row = l->offs[t.expert] + t.part * TILE_ROWS;
+		t.end = l->offs[t.expert + 1];
+		t.col = left * tile_columns<PRODUCT>();
+		t.from = 0;
+		t.depth = job->depth;
+		t.steps = (t.depth + BOX - 1) / BOX;
+	}
+	return t;
+}
+
+/* Tiles of a block, 32 at a time: each lane finds one of them, as to find one takes long. */
+struct walk {
+	int first, stride, total;
+	struct tile mine;
+};
+
+/* By all lanes of a warp: the tiles from number `first` on. */
+template <int PRODUCT>
+static __device__ __forceinline__ void
+walk_find(struct walk *w, const struct expert_job *job, const struct layout *l, int first)
+{
+	int index = first + (int)(threadIdx.x & 31) * w->stride;
+
+	w->first = first;
+	w->mine = tile_at<PRODUCT>(job, l, min(index, w->total - 1));
+}
+
+/* The tile that a lane found, in all lanes. */
+static __device__ __forceinline__ struct tile
+walk_tile(const struct walk *w, int lane)
+{
+	const unsigned all = 0xffffffffu;
+	struct tile t;
+
+	t.expert = __shfl_sync(all, w->mine.expert, lane);
+	t.side = __shfl_sync(all, w->mine.side, lane);
+	t.row = __shfl_sync(all, w->mine.row, lane);
+	t.end = __shfl_sync(all, w->mine.end, lane);
+	t.col = __shfl_sync(all, w->mine.col, lane);
+	t.from = __shfl_sync(all, w->mine.from, lane);
+	t.depth = __shfl_sync(all, w->mine.depth, lane);
+	t.steps = __shfl_sync(all, w->mine.steps, lane);
+	t.part = __shfl_sync(all, w->mine.part, lane);
+	t.parts = __shfl_sync(all, w->mine.parts, lane);
 	return t;
 }
 

@@ -1,118 +1,74 @@
-/* The kernel of expert_wgmma.cu: stages, and the product of one tile. */
+/* The kernel of expert_wgmma.cu: who loads, who multiplies. */
 #ifndef K3_MOE_EXPERT_WGMMA_CUH
 #define K3_MOE_EXPERT_WGMMA_CUH
-#include "expert_tiles.cuh"
-#include "expert_finish.cuh"
+#include "expert_weights.cuh"
+#include "moe_finish.cuh"
 
-/* What thread 0 loads next. */
-struct loader {
-	struct tile t;
-	int index, total, step; /* tile, tiles, stage of the tile */
-	unsigned loads;
-};
-
-/* The next tile that has something to load. */
-template <int PRODUCT>
+/* `n` boxes beside each other from a column on, by one copy if they are whole. */
 static __device__ __forceinline__ void
-loader_seek(struct loader *o, const struct expert_job *job, const struct layout *l)
+load_beside(uint32_t to, uint32_t bar, const struct expert_job *job, const CUtensorMap *map, int n,
+	    int col, int row, int matrix)
 {
-	o->step = 0;
-	for (; o->index < o->total; o->index += gridDim.x) {
-		o->t = tile_at<PRODUCT>(job, l, o->index);
-		if (o->t.steps > 0)
-			return;
-	}
+	for (int i = 0; i < (job->blocked ? 1 : n); i++, col += BOX, to += BOX_BYTES)
+		box_load(to, map, bar, job->blocked ? 0 : col, row, job->blocked ? col / BOX : 0,
+			 matrix);
 }
 
-/* A stage of g or of u for D_HIDDEN: the tile's elements, boxes by rows and then by columns. */
-static __device__ __forceinline__ void
-load_saved(uint32_t to, uint32_t bar, const struct expert_job *job, const struct tile *t, int col,
-	   int boxes)
-{
-	barrier_expect(bar, 2 * boxes * BOX_BYTES);
-	for (int i = 0; i < 2 * boxes; i++)
-		box_load(to + i * BOX_BYTES, &job->x[1], bar, col + i % 2 * BOX,
-			 t->row + i / 2 * BOX, 0);
-}
-
-/* A stage: x, in boxes that hold rows of the tile, and two boxes of y. */
+/* A stage: x and y. */
 template <int PRODUCT>
 static __device__ __forceinline__ void
-load_boxes(uint32_t to, uint32_t bar, const struct expert_job *job, const struct tile *t, int step)
+load_boxes(uint32_t to, uint32_t bar, const struct expert_job *job, const struct tile *t, int k)
 {
 	const CUtensorMap *x = &job->x[t->side], *y = &job->y[t->side];
-	uint32_t b = to + x_boxes<PRODUCT>() * BOX_BYTES;
-	int k = step * BOX, saved = step - (t->steps - 2), i;
-	int boxes = min(x_boxes<PRODUCT>(), (t->end - t->row + BOX - 1) / BOX);
 
-	if (PRODUCT == D_HIDDEN && saved >= 0) {
-		load_saved(to, bar, job, t, t->col + saved * job->task.f, boxes);
-		return;
-	}
-	barrier_expect(bar, (boxes + 2) * BOX_BYTES);
-	for (i = 0; i < boxes; i++)
-		if (PRODUCT == WEIGHTS)
-			box_load(to + i * BOX_BYTES, x, bar, t->row + i * BOX, t->from + k, 0);
-		else
-			box_load(to + i * BOX_BYTES, x, bar, k, t->row + i * BOX, 0);
-	if (PRODUCT == WEIGHTS) {
-		box_load(b, y, bar, t->col, t->from + k, 0);
-		box_load(b + BOX_BYTES, y, bar, t->col + BOX, t->from + k, 0);
-	} else if (PRODUCT == GATE_UP || PRODUCT == DOWN) {
-		int other = PRODUCT == GATE_UP ? job->task.f : BOX;
-		box_load(b, y, bar, k, t->col, t->expert);
-		box_load(b + BOX_BYTES, y, bar, k, t->col + other, t->expert);
-	} else {
-		box_load(b, y, bar, t->col, k, t->expert);
-		box_load(b + BOX_BYTES, y, bar, t->col + BOX, k, t->expert);
-	}
+	barrier_expect(bar, stage_bytes<PRODUCT>());
+	if (PRODUCT == WEIGHTS)
+		load_beside(to, bar, job, x, TILE_ROWS / BOX, t->row, t->from + k, 0);
+	else
+		box_load(to, x, bar, k, t->row, 0, 0);
+	to += X_BYTES;
+	if (y_turned<PRODUCT>())
+		load_beside(to, bar, job, y, y_boxes<PRODUCT>(), t->col, t->from + k,
+			    PRODUCT == WEIGHTS ? 0 : t->expert);
+	else
+		box_load(to, y, bar, k, t->col, 0, t->expert);
 }
 
+/* By a warp, whose first lane keeps the stages loading, over the end of a tile into the next one. */
 template <int PRODUCT>
 static __device__ __forceinline__ void
-load_next(struct loader *o, const struct expert_job *job, const struct layout *l)
+load_tiles(const struct expert_job *job, const struct layout *l, int total)
 {
-	const unsigned stages = stages_of<PRODUCT>();
-	unsigned stage = o->loads % stages, round = o->loads / stages;
+	const int stages = stages_of<PRODUCT>();
+	struct walk w = {0, (int)gridDim.x, total};
+	int stage = 0, round = 0;
 
-	if (o->index >= o->total)
-		return;
-	barrier_wait(l->empty + 8 * stage, (round & 1) ^ 1);
-	load_boxes<PRODUCT>(l->stages + stage * stage_bytes<PRODUCT>(), l->full + 8 * stage, job,
-			    &o->t, o->step);
-	o->loads++;
-	if (++o->step >= o->t.steps) {
-		o->index += gridDim.x;
-		loader_seek<PRODUCT>(o, job, l);
+	for (int i = (int)blockIdx.x, n = 0; i < total; i += w.stride, n++) {
+		if (n % 32 == 0)
+			walk_find<PRODUCT>(&w, job, l, i);
+		struct tile t = walk_tile(&w, n % 32);
+		for (int step = 0; step < t.steps; step++) {
+			if ((threadIdx.x & 31) == 0) {
+				barrier_wait(l->empty + 8 * stage, round ^ 1);
+				load_boxes<PRODUCT>(l->stages + stage * stage_bytes<PRODUCT>(),
+						    l->full + 8 * stage, job, &t, step * BOX);
+			}
+			if (++stage == stages) {
+				stage = 0;
+				round ^= 1;
+			}
+		}
+		__syncwarp();
 	}
 }
 
-/* Rows from `rows` on of all boxes become zero. */
-static __device__ __forceinline__ void
-clear_tail(uint32_t stage, int rows)
-{
-	const int boxes = x_boxes<WEIGHTS>() + 2;
-	int words = (BOX - rows) * 8;
-
-	for (int i = threadIdx.x; i < boxes * words; i += block_threads<WEIGHTS>()) {
-		uint32_t at = stage + i / words * BOX_BYTES + rows * 128 + i % words * 16;
-		asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(at), "r"(0)
-			     : "memory");
-	}
-	shared_publish();
-	__syncthreads();
-}
-
-/* The stage used as number `used` is free for this warp; thread 0 loads when all warps have left. */
+/* The stage used as number `used` is free for this warp. */
 template <int PRODUCT>
 static __device__ __forceinline__ void
-release(unsigned used, struct loader *o, const struct expert_job *job, const struct layout *l)
+release(const struct layout *l, unsigned used)
 {
 	if ((threadIdx.x & 31) == 0)
 		barrier_arrive(l->empty + 8 * (used % stages_of<PRODUCT>()));
-	if (threadIdx.x == 0)
-		load_next<PRODUCT>(o, job, l);
-	__syncwarp();
 }
 
 /* Address of the stage that is used as number `used`, when it is there. */
@@ -126,87 +82,173 @@ await_stage(const struct layout *l, unsigned used)
 	return l->stages + stage * stage_bytes<PRODUCT>();
 }
 
-/* d = the tile, rows of this warpgroup; where there are none, of what the stage held before.  *used
- * counts stages. */
-template <int PRODUCT>
+/* Rows from `rows` on of all boxes become zero. */
 static __device__ __forceinline__ void
-multiply_tile(float (&d)[64], const struct tile *t, unsigned *used, struct loader *o,
-	      const struct expert_job *job, const struct layout *l)
+clear_tail(uint32_t stage, int rows, int group)
 {
-	const int a_turned = PRODUCT == WEIGHTS, b_turned = PRODUCT != GATE_UP && PRODUCT != DOWN;
+	const int boxes = stage_bytes<WEIGHTS>() / BOX_BYTES;
+	int words = (BOX - rows) * 8;
 
-	for (int k = 0; k < t->depth; k += BOX) {
-		uint32_t at = await_stage<PRODUCT>(l, *used);
+	for (int i = threadIdx.x & 127; i < boxes * words; i += 128)
+		shared_store_16(stage + i / words * BOX_BYTES + rows * BOX_ROW_BYTES +
+					i % words * 16,
+				make_uint4(0, 0, 0, 0));
+	shared_publish();
+	group_sync(group);
+}
+
+/* d += the tile; where rows are not there, of what the stage held before. */
+template <int PRODUCT, int N>
+static __device__ __forceinline__ void
+multiply_tile(float (&d)[2][N], const struct tile *t, unsigned used, const struct layout *l,
+	      int group)
+{
+	const int a_turned = PRODUCT == WEIGHTS, b_turned = y_turned<PRODUCT>();
+
+	for (int k = 0; k < t->depth; k += BOX, used++) {
+		uint32_t at = await_stage<PRODUCT>(l, used);
 		if (PRODUCT == WEIGHTS && t->depth - k < BOX)
-			clear_tail(at, t->depth - k);
-		uint64_t a = operand(at + (threadIdx.x >> 7) * BOX_BYTES),
-			 b = operand(at + x_boxes<PRODUCT>() * BOX_BYTES);
-		wgmma_begin();
+			clear_tail(at, t->depth - k, group);
+		uint64_t a = box_operand(at), b = box_operand(at + X_BYTES);
+		wgmma_fence();
 #pragma unroll
 		for (int i = 0; i < BOX / 16; i++)
-			wgmma_128<a_turned, b_turned>(d, a + i * operand_step<a_turned>(),
-						      b + i * operand_step<b_turned>(), k + i > 0);
+#pragma unroll
+			for (int m = 0; m < 2; m++)
+				wgmma_boxes<a_turned, b_turned>(d[m],
+								a + i * operand_step<a_turned>() +
+									m * (BOX_BYTES >> 4),
+								b + i * operand_step<b_turned>());
 		wgmma_commit();
 		if (k > 0) {
 			wgmma_wait<1>();
-			release<PRODUCT>(*used - 1, o, job, l);
+			release<PRODUCT>(l, used - 1);
 		}
-		++*used;
 	}
+}
+
+template <int PRODUCT, int N>
+static __device__ __forceinline__ void
+finish(float (&d)[2][N], const struct expert_job *job, const struct tile *t, const struct layout *l,
+       int index, int group, const float (&weight)[2][2])
+{
+	const struct expert_task *task = &job->task;
+
+	if constexpr (PRODUCT == WEIGHTS)
+		if (t->parts > 1 && !join_parts(d, job, t, l, index, group))
+			return;
+#pragma unroll
+	for (int m = 0; m < 2; m++) {
+		if constexpr (PRODUCT == GATE_UP)
+			finish_gate_up(task, t, d[m], m);
+		else if constexpr (PRODUCT == D_HIDDEN)
+			finish_hidden(task, t, d[m], m, weight[m]);
+		else if constexpr (PRODUCT == SPREAD)
+			finish_spread(task, t, d[m], m);
+		else if constexpr (PRODUCT == JOIN)
+			finish_join(task, t, d[m], m);
+		else if constexpr (PRODUCT == ROUTED)
+			finish_routed(task, t, d[m], m);
+		else if constexpr (PRODUCT != WEIGHTS)
+			finish_rows(task, t, d[m], m, task->r);
+		else if (t->side)
+			finish_straight(task, t, d[m], m);
+		else
+			finish_turned(task, t, d[m], m);
+	}
+	if (PRODUCT == D_LATENT)
+		sum_parts(task, t);
+}
+
+/* A tile by one warpgroup; `round` counts its tiles.  The groups multiply in turn. */
+template <int PRODUCT>
+static __device__ __forceinline__ void
+compute_tile(const struct expert_job *job, const struct layout *l, const struct tile *t,
+	     unsigned used, int index, int group, unsigned round)
+{
+	const int N = product_columns<PRODUCT>() / 2;
+	float d[2][N];
+	unsigned last = used + (unsigned)(t->depth + BOX - 1) / BOX;
+	float weight[2][2] = {};
+
+	if (PRODUCT == D_HIDDEN) {
+		load_weights(weight, &job->task, t);
+		expect_hidden(&job->task, t);
+	}
+	if (PRODUCT == WEIGHTS)
+		expect_weights(&job->task, t);
+#pragma unroll
+	for (int i = 0; i < N; i++)
+		d[0][i] = d[1][i] = 0;
+	barrier_wait(l->turn + 8 * group, (round & 1) ^ (group == 0));
+	multiply_tile<PRODUCT>(d, t, used, l, group);
+	if ((threadIdx.x & 31) == 0)
+		barrier_arrive(l->turn + 8 * (group ^ 1));
 	wgmma_wait<0>();
-	wgmma_pin(d);
+	wgmma_pin(d[0]);
+	wgmma_pin(d[1]);
 	if (t->depth > 0)
-		release<PRODUCT>(*used - 1, o, job, l);
+		release<PRODUCT>(l, last - 1);
+	finish<PRODUCT>(d, job, t, l, index, group, weight);
+}
+
+template <int PRODUCT>
+static __device__ __forceinline__ void
+compute_tiles(const struct expert_job *job, const struct layout *l, int total, int group)
+{
+	struct walk w = {0, (int)gridDim.x, total};
+	unsigned used = 0;
+
+	for (int i = (int)blockIdx.x, n = 0; i < total; i += w.stride, n++) {
+		if (n % 32 == 0)
+			walk_find<PRODUCT>(&w, job, l, i);
+		struct tile t = walk_tile(&w, n % 32);
+		if (n % GROUPS == group)
+			compute_tile<PRODUCT>(job, l, &t, used, i, group, (unsigned)n / GROUPS);
+		used += (unsigned)t.steps;
+	}
+}
+
+template <int PRODUCT>
+static __device__ __forceinline__ void
+prepare(const struct expert_job *job, const struct layout *l)
+{
+	for (int e = threadIdx.x; e <= job->task.experts; e += BLOCK_THREADS)
+		l->offs[e] = job->task.offs ? job->task.offs[e] : e * (int)job->task.tk;
+	if (threadIdx.x == 0) {
+		for (int i = 0; i < stages_of<PRODUCT>(); i++) {
+			barrier_init(l->full + 8 * i, 1);
+			barrier_init(l->empty + 8 * i, 4);
+		}
+		for (int i = 0; i < GROUPS; i++)
+			barrier_init(l->turn + 8 * i, 4);
+		barrier_publish();
+	}
+	__syncthreads();
+	order_experts<PRODUCT>(l, &job->task);
+	__syncthreads();
+	if (threadIdx.x < 32)
+		list_units<PRODUCT>(l, &job->task);
+	__syncthreads();
 }
 
 template <int PRODUCT>
 static __global__ void
-__launch_bounds__(block_threads<PRODUCT>(), PRODUCT == D_HIDDEN ? 2 : 1)
-	multiply(const __grid_constant__ struct expert_job job)
+__launch_bounds__(BLOCK_THREADS, 1) multiply(const __grid_constant__ struct expert_job job)
 {
 	extern __shared__ unsigned char raw[];
 	struct layout l = layout_of<PRODUCT>(raw, job.task.experts);
-	struct loader o = {};
-	unsigned used = 0;
 	int total;
 
-	if (threadIdx.x < 32)
-		list_tiles(&l, job.task.offs, job.task.experts, tile_rows<PRODUCT>());
-	if (threadIdx.x == 0) {
-		for (int i = 0; i < stages_of<PRODUCT>(); i++) {
-			barrier_init(l.full + 8 * i, 1);
-			barrier_init(l.empty + 8 * i, block_threads<PRODUCT>() / 32);
-		}
-		barrier_publish();
-	}
-	__syncthreads();
+	prepare<PRODUCT>(&job, &l);
 	total = count_tiles<PRODUCT>(&job, &l);
-	if (threadIdx.x == 0) {
-		o.index = (int)blockIdx.x;
-		o.total = total;
-		loader_seek<PRODUCT>(&o, &job, &l);
-		for (int i = 0; i < stages_of<PRODUCT>(); i++)
-			load_next<PRODUCT>(&o, &job, &l);
-	}
-	__syncwarp();
-	for (int i = (int)blockIdx.x; i < total; i += gridDim.x) {
-		struct tile t = tile_at<PRODUCT>(&job, &l, i);
-		float d[64];
-		if (PRODUCT == WEIGHTS)
-			expect_weights(&job.task, &t);
-#pragma unroll
-		for (int q = 0; q < 64; q++)
-			d[q] = 0;
-		multiply_tile<PRODUCT>(d, &t, &used, &o, &job, &l);
-		if (PRODUCT == D_HIDDEN) {
-			uint32_t g = await_stage<PRODUCT>(&l, used),
-				 u = await_stage<PRODUCT>(&l, used + 1);
-			finish_hidden(&job.task, &t, d, g, u);
-			release<PRODUCT>(used++, &o, &job, &l);
-			release<PRODUCT>(used++, &o, &job, &l);
-		} else {
-			finish<PRODUCT>(&job.task, &t, d);
-		}
+	if (threadIdx.x < 128) {
+		registers_less<40>();
+		if (threadIdx.x < 32)
+			load_tiles<PRODUCT>(&job, &l, total);
+	} else {
+		registers_more<232>();
+		compute_tiles<PRODUCT>(&job, &l, total, (int)(threadIdx.x >> 7) - 1);
 	}
 }
 

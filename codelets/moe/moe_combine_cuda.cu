@@ -1,11 +1,12 @@
-/* Combine of the routed experts on CUDA: a warp per token sums and normalises its rows, products by
- * cuBLASLt, one pass adds shared experts and prefix to the up-projection.
+/* Combine of the routed experts on CUDA: a warp per token sums and normalises its rows; the bf16
+ * up-projection adds shared experts and prefix itself (moe_task.h), others are cuBLASLt's and one pass more.
  *
  * The traps: the norm sees the sum as it is stored, since the backward pass has nothing else; and the
  * gradient of the norm's weights is a sum over tokens, for which each block keeps one row of partial
  * sums, added in the order of the blocks.
  */
-#include "rows.cuh"
+#include "combine_short.cuh"
+#include "moe_task.h"
 
 extern "C" {
 #include "../../common/op/moe.h"
@@ -99,6 +100,37 @@ add_both(T *out, const T *a, const T *b, size_t total)
 
 template <typename T>
 static void
+weigh_rows(T *out, T *y, const T *ys, const int32_t *row, const float *w, const float *norm,
+	   const struct k3_moe_combine_args *a, const struct k3_cuda *cuda)
+{
+	if (a->t && short_rows<T>(a->r)) {
+		weigh_shorts<<<blocks_for(a->t, ROW_WARPS), 32 * ROW_WARPS, 0,
+			       (cudaStream_t)cuda->stream>>>(out, y, ys, row, w, norm, a->t,
+							     (int)a->k, a->r, a->eps);
+		K3_CUDA_LAUNCHED("weigh_shorts");
+		return;
+	}
+	LAUNCH_ROWS(weigh, T, a->r, a->t, cuda, out, y, ys, row, w, norm, a->t, (int)a->k, a->r,
+		    a->eps);
+}
+
+/* p_out = work Wup^T + p_in + shared in one pass, if it can be. */
+static bool
+product_and_sums(void *const *buf, const struct k3_moe_combine_args *a, const struct k3_cuda *cuda)
+{
+	struct moe_product p = {};
+
+	if (a->wup.n != 1)
+		return false;
+	p.product = JOIN;
+	p.rows = a->t, p.width = a->d, p.depth = a->r;
+	p.x = buf[7], p.y = buf[a->wup.first], p.out = buf[0];
+	p.add[0] = buf[6], p.add[1] = buf[5];
+	return k3i_moe_wgmma(&p, cuda);
+}
+
+template <typename T>
+static void
 moe_combine_fwd(void *const *buf, const struct k3_moe_combine_args *a, const struct k3_cuda *cuda)
 {
 	const int n = k3_pack<T>::n;
@@ -108,8 +140,10 @@ moe_combine_fwd(void *const *buf, const struct k3_moe_combine_args *a, const str
 	const int32_t *row = k3_route_row((const int32_t *)buf[3], a->n_experts, a->t, a->k);
 	size_t total = a->t * a->d;
 
-	LAUNCH_ROWS(weigh, T, a->r, a->t, cuda, work, y, ys, row, (const float *)buf[4],
-		    (const float *)buf[a->norm.first], a->t, (int)a->k, a->r, a->eps);
+	weigh_rows(work, y, ys, row, (const float *)buf[4], (const float *)buf[a->norm.first], a,
+		   cuda);
+	if (k3_type<T>::id == K3_CUDA_BF16 && product_and_sums(buf, a, cuda))
+		return;
 	k3_cuda_linear_fwd(cuda, k3_type<T>::id, p_out, a->d, 0, work, a->r, buf, &a->wup, 0, a->d,
 			   a->t);
 	if (total == 0)
@@ -240,16 +274,24 @@ launch_gradient(void *const *buf, const float *dn, const struct k3_moe_combine_a
 {
 	size_t rows = part_rows(a->t), warps = ROW_WARPS;
 	float *part = (float *)cuda->scratch;
+	const int32_t *row = k3_route_row((const int32_t *)buf[3], a->n_experts, a->t, a->k);
 
+	if (short_rows<T>(a->r)) {
+		combine_gradient_short<<<blocks_for(a->t, rows), 32 * ROW_WARPS, 0,
+					 (cudaStream_t)cuda->stream>>>(
+			(T *)buf[0], part, dn, (const T *)buf[2], (const float *)buf[a->norm.first],
+			row, a->t, rows, (int)a->k, a->r, a->eps);
+		K3_CUDA_LAUNCHED("combine_gradient_short");
+		return;
+	}
 	while (warps > 1 && warps * a->r * sizeof(float) > SHARED_BYTES / 2)
 		warps /= 2;
 	K3_CUDA_CHECK(cudaFuncSetAttribute(
 		combine_gradient<T, N>, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES));
 	combine_gradient<T, N><<<blocks_for(a->t, rows), (unsigned)(32 * warps),
 				 warps * a->r * sizeof(float), (cudaStream_t)cuda->stream>>>(
-		(T *)buf[0], part, dn, (const T *)buf[2], (const float *)buf[a->norm.first],
-		k3_route_row((const int32_t *)buf[3], a->n_experts, a->t, a->k), a->t, rows,
-		(int)a->k, a->r, a->eps);
+		(T *)buf[0], part, dn, (const T *)buf[2], (const float *)buf[a->norm.first], row,
+		a->t, rows, (int)a->k, a->r, a->eps);
 	K3_CUDA_LAUNCHED("combine_gradient");
 }
 
@@ -279,8 +321,16 @@ moe_combine_bwd_dw(void *const *buf, const struct k3_moe_combine_args *a,
 {
 	T *work = (T *)buf[2];
 
-	LAUNCH_ROWS(normalise, T, a->r, a->t, cuda, work, (const T *)buf[1],
-		    (const float *)buf[a->norm.first], a->t, a->r, a->eps);
+	if (a->t && short_rows<T>(a->r)) {
+		normalise_shorts<<<blocks_for(a->t, ROW_WARPS), 32 * ROW_WARPS, 0,
+				   (cudaStream_t)cuda->stream>>>(work, (const T *)buf[1],
+								 (const float *)buf[a->norm.first],
+								 a->t, a->r, a->eps);
+		K3_CUDA_LAUNCHED("normalise_shorts");
+	} else {
+		LAUNCH_ROWS(normalise, T, a->r, a->t, cuda, work, (const T *)buf[1],
+			    (const float *)buf[a->norm.first], a->t, a->r, a->eps);
+	}
 	k3_cuda_linear_dw(cuda, k3_type<T>::id, buf, &a->wup, 0, a->d, buf[0], a->d, work, a->r,
 			  a->t);
 }

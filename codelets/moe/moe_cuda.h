@@ -11,7 +11,7 @@
 	X(EXPERT_GU, k3_expert_args, expert_gu, 0)                                                 \
 	X(EXPERT_FWD, k3_expert_args, expert_fwd, 0)                                               \
 	X(EXPERT_DGRAD, k3_expert_args, expert_dgrad, 1)                                           \
-	X(EXPERT_WGRAD, k3_expert_args, expert_wgrad, 0)                                           \
+	X(EXPERT_WGRAD, k3_expert_args, expert_wgrad, 1)                                           \
 	X(MOE_COMBINE_FWD, k3_moe_combine_args, moe_combine_fwd, 0)                                \
 	X(MOE_COMBINE_BWD_DX, k3_moe_combine_args, moe_combine_bwd_dx, 1)                          \
 	X(MOE_COMBINE_BWD_DW, k3_moe_combine_args, moe_combine_bwd_dw, 0)

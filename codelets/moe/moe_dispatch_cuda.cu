@@ -1,10 +1,11 @@
-/* Latent down-projection and dispatch on CUDA: products by cuBLASLt, a warp per token for what moves
- * rows.  A token's router gradient has k entries, so dx gathers k rows of Wr instead of a product with
- * zeros.
+/* Latent down-projection and dispatch on CUDA: bf16 products on the tensor cores with the moves of their
+ * rows (moe_task.h), others by cuBLASLt with a warp per token for what moves rows.  A token's router
+ * gradient has k entries, so dx gathers k rows of Wr instead of a product with zeros.
  *
  * The trap: dl is float where x is bf16.  For dWr it is split in two bf16 halves, whose sum holds 16
  * bits of the mantissa: far more than x has.
  */
+#include "moe_task.h"
 #include "rows.cuh"
 
 extern "C" {
@@ -30,6 +31,22 @@ spread(T *zs, const T *z, const int32_t *row, size_t t, int k, size_t r)
 	}
 }
 
+/* In one pass, if it can be. */
+static bool
+product_and_spread(void *zs, void *const *buf, const int32_t *row,
+		   const struct k3_moe_dispatch_args *a, const struct k3_cuda *cuda)
+{
+	struct moe_product p = {};
+
+	if (a->wdown.n != 1)
+		return false;
+	p.product = SPREAD;
+	p.rows = a->t, p.width = a->r, p.depth = a->d;
+	p.x = buf[1], p.y = buf[a->wdown.first], p.out = zs;
+	p.to = row, p.k = a->k;
+	return k3i_moe_wgmma(&p, cuda);
+}
+
 template <typename T>
 static void
 moe_dispatch_fwd(void *const *buf, const struct k3_moe_dispatch_args *a, const struct k3_cuda *cuda)
@@ -37,6 +54,8 @@ moe_dispatch_fwd(void *const *buf, const struct k3_moe_dispatch_args *a, const s
 	T *zs = (T *)buf[0], *z = (T *)buf[3];
 	const int32_t *row = k3_route_row((const int32_t *)buf[2], a->n_experts, a->t, a->k);
 
+	if (k3_type<T>::id == K3_CUDA_BF16 && product_and_spread(zs, buf, row, a, cuda))
+		return;
 	k3_cuda_linear_fwd(cuda, k3_type<T>::id, z, a->r, 0, buf[1], a->d, buf, &a->wdown, 0, a->r,
 			   a->t);
 	LAUNCH_ROWS(spread, T, a->r, a->t, cuda, zs, z, row, a->t, (int)a->k, a->r);
@@ -63,36 +82,36 @@ router_row(float *dl, const float *w, const float *score, const int32_t *ids, co
 	}
 }
 
+struct router {
+	const float *routew, *dwt;
+	const int32_t *ids, *row;
+	int n, k;
+	float sum_eps, scale;
+};
+
+/* dl and the sum of a token's rows, by a warp */
 template <typename T, int N>
 static __global__ void
-sum_slots(T *dz, const T *dzs, const int32_t *row, size_t t, int k, size_t r)
+sum_slots(T *dz, float *dl, const T *dzs, struct router o, size_t t, size_t r)
 {
 	size_t i = warp_row();
+	const int32_t *row = o.row + i * o.k;
 
 	if (i >= t)
 		return;
 	for (size_t c = (threadIdx.x & 31) * N; c < r; c += 32 * N) {
 		float sum[N], x[N];
-		run_load<T, N>(sum, dzs + (size_t)row[i * k] * r + c);
+		run_load<T, N>(sum, dzs + (size_t)row[0] * r + c);
 #pragma unroll 4
-		for (int j = 1; j < k; j++) {
-			run_load<T, N>(x, dzs + (size_t)row[i * k + j] * r + c);
+		for (int j = 1; j < o.k; j++) {
+			run_load<T, N>(x, dzs + (size_t)row[j] * r + c);
 			for (int q = 0; q < N; q++)
 				sum[q] += x[q];
 		}
 		run_store<T, N>(dz + i * r + c, sum);
 	}
-}
-
-static __global__ void
-router_rows(float *dl, const float *routew, const int32_t *ids, const int32_t *row,
-	    const float *dwt, size_t t, int n, int k, float sum_eps, float scale)
-{
-	size_t i = warp_row();
-
-	if (i < t)
-		router_row(dl + i * n, routew + i * k, routew + t * k + i * n, ids + i * k,
-			   row + i * k, dwt, n, k, (double)sum_eps, (double)scale);
+	router_row(dl + i * o.n, o.routew + i * o.k, o.routew + t * o.k + i * o.n, o.ids + i * o.k,
+		   row, o.dwt, o.n, o.k, (double)o.sum_eps, (double)o.scale);
 }
 
 /* Experts e0 .. e1-1 of the router matrix, a buffer for each block of rows. */
@@ -132,25 +151,12 @@ add_router(T *dx, const float *dl, const int32_t *ids, struct router_blocks wr, 
 
 template <typename T>
 static void
-moe_dispatch_bwd_dx(void *const *buf, const struct k3_moe_dispatch_args *a,
-		    const struct k3_cuda *cuda)
+add_routers(T *dx, const float *dl, void *const *buf, const int32_t *ids,
+	    const struct k3_moe_dispatch_args *a, const struct k3_cuda *cuda)
 {
-	const enum k3_cuda_type type = k3_type<T>::id;
 	const int n = (int)a->n_experts, k = (int)a->k;
-	T *dx = (T *)buf[0], *dz = (T *)buf[1];
-	float *dl = (float *)buf[2];
-	const int32_t *route = (const int32_t *)buf[5], *ids = k3_route_ids(route, a->n_experts),
-		      *row = k3_route_row(route, a->n_experts, a->t, a->k);
 	size_t rows = a->wr.block_rows;
 
-	if (a->t == 0)
-		return;
-	LAUNCH_ROWS(sum_slots, T, a->r, a->t, cuda, dz, (const T *)buf[3], row, a->t, k, a->r);
-	router_rows<<<blocks_for(a->t, ROW_WARPS), 32 * ROW_WARPS, 0, (cudaStream_t)cuda->stream>>>(
-		dl, (const float *)buf[6], ids, row, (const float *)buf[4], a->t, n, k, a->sum_eps,
-		a->scale);
-	K3_CUDA_LAUNCHED("router_rows");
-	k3_cuda_linear_dx(cuda, type, dx, a->d, 1, dz, a->r, buf, &a->wdown, 0, a->r, a->t);
 	for (size_t b = 0; b < a->wr.n; b += MAX_BLOCKS) {
 		size_t end = (b + MAX_BLOCKS) * rows;
 		struct router_blocks wr = {};
@@ -161,6 +167,51 @@ moe_dispatch_bwd_dx(void *const *buf, const struct k3_moe_dispatch_args *a,
 		wr.block_rows = (unsigned)rows;
 		LAUNCH_ROWS(add_router, T, a->d, a->t, cuda, dx, dl, ids, wr, a->t, n, k, a->d);
 	}
+}
+
+/* dx += dz Wdown + dl Wr in one pass, if it can be. */
+static bool
+product_and_router(void *const *buf, const int32_t *ids, const struct k3_moe_dispatch_args *a,
+		   const struct k3_cuda *cuda)
+{
+	struct moe_product p = {};
+
+	if (a->wdown.n != 1 || a->wr.n != 1)
+		return false;
+	p.product = ROUTED;
+	p.rows = a->t, p.width = a->d, p.depth = a->r;
+	p.x = buf[1], p.y = buf[a->wdown.first], p.out = buf[0];
+	p.add[0] = buf[a->wr.first];
+	p.dl = (const float *)buf[2], p.ids = ids;
+	p.k = a->k, p.n_experts = a->n_experts;
+	return k3i_moe_wgmma(&p, cuda);
+}
+
+template <typename T>
+static void
+moe_dispatch_bwd_dx(void *const *buf, const struct k3_moe_dispatch_args *a,
+		    const struct k3_cuda *cuda)
+{
+	const enum k3_cuda_type type = k3_type<T>::id;
+	const int32_t *route = (const int32_t *)buf[5];
+	T *dx = (T *)buf[0], *dz = (T *)buf[1];
+	float *dl = (float *)buf[2];
+	struct router o = {(const float *)buf[6],
+			   (const float *)buf[4],
+			   k3_route_ids(route, a->n_experts),
+			   k3_route_row(route, a->n_experts, a->t, a->k),
+			   (int)a->n_experts,
+			   (int)a->k,
+			   a->sum_eps,
+			   a->scale};
+
+	if (a->t == 0)
+		return;
+	LAUNCH_ROWS(sum_slots, T, a->r, a->t, cuda, dz, dl, (const T *)buf[3], o, a->t, a->r);
+	if (type == K3_CUDA_BF16 && product_and_router(buf, o.ids, a, cuda))
+		return;
+	k3_cuda_linear_dx(cuda, type, dx, a->d, 1, dz, a->r, buf, &a->wdown, 0, a->r, a->t);
+	add_routers(dx, dl, buf, o.ids, a, cuda);
 }
 
 /* x = high + low + what bf16 times 2^-8 cannot hold */

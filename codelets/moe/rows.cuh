@@ -21,6 +21,49 @@ warp_row(void)
 	return (size_t)blockIdx.x * ROW_WARPS + (threadIdx.x >> 5);
 }
 
+/* A row in registers, RUNS times N elements a lane: longer rows are left to kernels that read them twice.
+ * What is behind the row is zero. */
+template <typename T, int N, int RUNS>
+static __device__ __forceinline__ void
+row_load(float (&x)[RUNS][N], const T *row, size_t width)
+{
+#pragma unroll
+	for (int i = 0; i < RUNS; i++) {
+		size_t c = (size_t)((threadIdx.x & 31) + 32 * i) * N;
+#pragma unroll
+		for (int q = 0; q < N; q++)
+			x[i][q] = 0;
+		if (c < width)
+			run_load<T, N>(x[i], row + c);
+	}
+}
+
+template <typename T, int N, int RUNS>
+static __device__ __forceinline__ void
+row_store(T *row, const float (&x)[RUNS][N], size_t width)
+{
+#pragma unroll
+	for (int i = 0; i < RUNS; i++) {
+		size_t c = (size_t)((threadIdx.x & 31) + 32 * i) * N;
+		if (c < width)
+			run_store<T, N>(row + c, x[i]);
+	}
+}
+
+template <int N, int RUNS>
+static __device__ __forceinline__ float
+row_dot(const float (&x)[RUNS][N], const float (&y)[RUNS][N])
+{
+	float sum = 0;
+
+#pragma unroll
+	for (int i = 0; i < RUNS; i++)
+#pragma unroll
+		for (int q = 0; q < N; q++)
+			sum += x[i][q] * y[i][q];
+	return warp_sum(sum);
+}
+
 /* Launches kernel<T, N> with a warp for each row; rows of width elements decide on N. */
 #define LAUNCH_ROWS(kernel, T, width, rows, cuda, ...)                                             \
 	do {                                                                                       \

@@ -1,5 +1,6 @@
 /* Routed experts on CUDA against the CPU kernels: widths for the tensor cores and odd ones, empty
- * experts, all rows at few experts, parts of the experts beside rows of NaN, no tokens. */
+ * experts, all rows at few experts, experts whose rows are summed in parts, groups of experts beside
+ * rows of NaN, no tokens. */
 #include <criterion/criterion.h>
 #include <math.h>
 
@@ -19,7 +20,8 @@ static const struct shape {
 	{33, 17, 13, 9, 3, ROUTE_RANDOM, 0, 9},	     {130, 31, 70, 6, 2, ROUTE_SKEWED, 2, 5},
 	{300, 136, 200, 7, 3, ROUTE_RANDOM, 2, 6},   {500, 256, 128, 12, 2, ROUTE_FEW, 0, 12},
 	{129, 128, 192, 70, 4, ROUTE_SKEWED, 1, 69}, {1, 64, 48, 4, 1, ROUTE_RANDOM, 0, 4},
-	{0, 64, 48, 4, 2, ROUTE_RANDOM, 0, 4},	     {256, 512, 384, 32, 4, ROUTE_RANDOM, 0, 32}};
+	{0, 64, 48, 4, 2, ROUTE_RANDOM, 0, 4},	     {256, 512, 384, 32, 4, ROUTE_RANDOM, 0, 32},
+	{2100, 136, 104, 3, 1, ROUTE_FEW, 0, 3},     {4200, 24, 16, 3, 1, ROUTE_FEW, 0, 3}};
 
 #define EACH_SHAPE(s)                                                                              \
 	for (const struct shape *s = shapes; s < shapes + sizeof(shapes) / sizeof(*shapes); s++)
@@ -176,7 +178,8 @@ TEST(weight_gradients_are_written_or_added)
 		add_work(&g);
 		add_weights(&g, CUDA_F32, adds ? CUDA_RW : CUDA_W, true);
 		CUDA_CASE_COMPARE(&g.c, adds ? "expert_wgrad, adds" : "expert_wgrad", &g.a,
-				  k3_expert_wgrad_cpu_f32, expert_wgrad, 0);
+				  k3_expert_wgrad_cpu_f32, expert_wgrad,
+				  k3_expert_wgrad_cuda_scratch(&g.a));
 		end(&g);
 	}
 }

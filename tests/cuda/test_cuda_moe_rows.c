@@ -11,11 +11,13 @@
 static const struct shape {
 	size_t t, d, r, n_experts, k, block;
 	enum route_pattern pattern;
-} shapes[] = {{64, 64, 32, 8, 2, 1000, ROUTE_RANDOM},	 {257, 72, 56, 40, 5, 24, ROUTE_SKEWED},
-	      {33, 31, 17, 9, 3, 4, ROUTE_RANDOM},	 {100, 36, 28, 4, 4, 16, ROUTE_RANDOM},
-	      {70, 16, 24, 896, 16, 12, ROUTE_RANDOM},	 {2500, 64, 40, 8, 1, 1000, ROUTE_FEW},
-	      {1, 8, 5, 3, 2, 2, ROUTE_RANDOM},		 {0, 8, 16, 4, 2, 3, ROUTE_RANDOM},
-	      {512, 1024, 512, 32, 4, 512, ROUTE_RANDOM}};
+} shapes[] = {
+	{64, 64, 32, 8, 2, 1000, ROUTE_RANDOM},	    {257, 72, 56, 40, 5, 24, ROUTE_SKEWED},
+	{33, 31, 17, 9, 3, 4, ROUTE_RANDOM},	    {100, 36, 28, 4, 4, 16, ROUTE_RANDOM},
+	{70, 16, 24, 896, 16, 12, ROUTE_RANDOM},    {2500, 64, 40, 8, 1, 1000, ROUTE_FEW},
+	{1, 8, 5, 3, 2, 2, ROUTE_RANDOM},	    {0, 8, 16, 4, 2, 3, ROUTE_RANDOM},
+	{512, 1024, 512, 32, 4, 512, ROUTE_RANDOM}, {300, 200, 136, 12, 3, 1000, ROUTE_RANDOM},
+	{391, 264, 1032, 5, 2, 2000, ROUTE_SKEWED}};
 
 #define EACH_SHAPE(s)                                                                              \
 	for (const struct shape *s = shapes; s < shapes + sizeof(shapes) / sizeof(*shapes); s++)
