@@ -51,6 +51,7 @@ cuda_sources = \
 cuda_headers = \
 	codelets/attnres/mix.cuh \
 	codelets/attnres/mix_bwd.cuh \
+	codelets/attnres/mix_fwd.cuh \
 	codelets/cuda/attn.cuh \
 	codelets/cuda/attn.h \
 	codelets/cuda/attn_bwd_tensor.cuh \
@@ -65,9 +66,11 @@ cuda_headers = \
 	codelets/cuda/pointers.cuh \
 	codelets/cuda/runs.cuh \
 	codelets/cuda/situ.cuh \
+	codelets/cuda/team.cuh \
 	codelets/cuda/wgmma.cuh \
 	codelets/kda/kda_chunk.cuh \
 	codelets/kda/kda_conv.cuh \
+	codelets/kda/kda_conv_bwd.cuh \
 	codelets/kda/kda_local.cuh \
 	codelets/kda/kda_mma.cuh \
 	codelets/kda/kda_ptx.cuh \

@@ -1,5 +1,5 @@
-/* What the two passes of KDA's convolution share on the device: N neighbouring channels a lane, and
- * where the inputs of a position lie.
+/* What the two passes of KDA's convolution share on the device: where the inputs of a position lie,
+ * and which channels a lane of the fast kernels has.
  *
  * A position counts the valid rows of the tile (the layout's order); lo .. hi-1 are those of its
  * document, and below 0 lie the rows of the entering halo.
@@ -14,36 +14,36 @@ extern "C" {
 #include "../../common/op/kda.h"
 }
 
-/* N is 1, or 4 where every head begins at a multiple of 4 elements. */
+/* N neighbouring channels as they lie in memory. */
+template <typename T, int N> struct alignas(N * sizeof(T)) conv_pack {
+	T x[N];
+};
+
 template <typename T, int N>
 static __device__ __forceinline__ void
-conv_load(float *out, const T *from)
+conv_widen(float *out, const struct conv_pack<T, N> &in)
 {
-	struct __align__(N * sizeof(T)) pack
-	{
-		T x[N];
-	};
-	struct pack in = *reinterpret_cast<const struct pack *>(from);
-
 #pragma unroll
 	for (int i = 0; i < N; i++)
 		out[i] = wide(in.x[i]);
 }
 
 template <typename T, int N>
+static __device__ __forceinline__ struct conv_pack<T, N>
+conv_fetch(const T *from) {
+	return *reinterpret_cast<const struct conv_pack<T, N> *>(from);
+}
+
+template <typename T, int N>
 static __device__ __forceinline__ void
 conv_store(T *to, const float *in)
 {
-	struct __align__(N * sizeof(T)) pack
-	{
-		T x[N];
-	};
-	struct pack out;
+	struct conv_pack<T, N> out;
 
 #pragma unroll
 	for (int i = 0; i < N; i++)
 		out.x[i] = narrow<T>(in[i]);
-	*reinterpret_cast<struct pack *>(to) = out;
+	*reinterpret_cast<struct conv_pack<T, N> *>(to) = out;
 }
 
 struct conv {
@@ -121,6 +121,127 @@ conv_input(const struct conv &c, const int32_t *order, int q)
 
 	return q >= 0 ? (const T *)c.u + (size_t)order[q] * width
 		      : (const T *)c.halo + (size_t)(c.taps - 1 + q) * width;
+}
+
+/* The fast kernels.  A warp walks over the positions of a strip, document by document.  A lane has N
+ * neighbouring channels, which are in one head, as `lanes` lanes, a power of two, have a head.  Four
+ * taps; the last inputs stay in registers, and those of AHEAD positions are under way. */
+enum { CONV_TAPS = 4, CONV_AHEAD = 4 };
+
+struct conv_lanes {
+	size_t col, head, part; /* column of the inputs; head of 3h; 0 q, 1 k, 2 v */
+	bool live;
+};
+
+/** Lane's channels from `first` on, of those of heads h0 .. h0+heads-1 in q, k and v. */
+static __device__ __forceinline__ struct conv_lanes
+conv_lanes_at(const struct conv &c, size_t first, size_t h0, size_t heads)
+{
+	struct conv_lanes l;
+	size_t head = first / c.k;
+
+	l.live = head < 3 * heads;
+	head = l.live ? head : 0;
+	l.part = head / heads;
+	l.head = l.part * c.h + h0 + head % heads;
+	l.col = l.head * c.k + (l.live ? first % c.k : 0);
+	return l;
+}
+
+/** w[j][k]: tap j of the lane's channel k. */
+template <int N>
+static __device__ __forceinline__ void
+conv_taps_load(float (*w)[N], const struct conv &c, const struct conv_lanes &l)
+{
+	const float *from = conv_taps(c, l.part) + (l.col - l.part * c.p) * CONV_TAPS;
+
+#pragma unroll
+	for (int k = 0; k < N; k++) {
+		float4 x = reinterpret_cast<const float4 *>(from)[k];
+		w[0][k] = x.x, w[1][k] = x.y, w[2][k] = x.z, w[3][k] = x.w;
+	}
+}
+
+/* Row numbers of the positions that will be fetched next. */
+struct conv_ahead {
+	const int32_t *order;
+	int last; /* position; later ones are taken for it */
+	int row[CONV_AHEAD];
+};
+
+static __device__ __forceinline__ int
+conv_row(const struct conv_ahead &a, int q)
+{
+	return a.order[q < a.last ? q : a.last];
+}
+
+static __device__ __forceinline__ void
+conv_begin(struct conv_ahead *a, const int32_t *order, int i, int end)
+{
+	a->order = order;
+	a->last = end - 1;
+#pragma unroll
+	for (int b = 0; b < CONV_AHEAD; b++)
+		a->row[b] = conv_row(*a, i + b);
+}
+
+/** The row of position q, number b of four; then row[b] is that of q + AHEAD. */
+static __device__ __forceinline__ int
+conv_advance(struct conv_ahead *a, int q, int b)
+{
+	int row = a->row[b];
+
+	a->row[b] = conv_row(*a, q + CONV_AHEAD);
+	return row;
+}
+
+/** Inputs of the positions before lo, lo-j to u[4-j]; zeros where the document x has none. */
+template <typename T, int N>
+static __device__ __forceinline__ void
+conv_window(float (*u)[N], const struct conv &c, const struct conv_lanes &l,
+	    const struct conv_place &x, const int32_t *order, int lo)
+{
+#pragma unroll
+	for (int j = 0; j < CONV_TAPS; j++) {
+#pragma unroll
+		for (int k = 0; k < N; k++)
+			u[j][k] = 0;
+		int q = lo - CONV_TAPS + j;
+		if (j > 0 && conv_has(c, x, q))
+			conv_widen(u[j], conv_fetch<T, N>(conv_input<T>(c, order, q) + l.col));
+	}
+}
+
+/** Sum over the lanes of a head, in all of them. */
+static __device__ __forceinline__ float
+conv_head_sum(float x, int lanes)
+{
+#pragma unroll
+	for (int step = 16; step > 0; step >>= 1)
+		if (step < lanes)
+			x += __shfl_xor_sync(0xffffffffu, x, step);
+	return x;
+}
+
+/* How many lanes have a head, 0: the fast kernels do not fit. */
+static inline int
+conv_lanes_of(const struct k3_kda_conv_args *a, size_t n)
+{
+	size_t lanes = a->k / n;
+	bool power = lanes && (lanes & (lanes - 1)) == 0 && lanes <= 32;
+
+	return a->taps == CONV_TAPS && a->k % n == 0 && power ? (int)lanes : 0;
+}
+
+/** Rows of a strip, so that `warps` walk at the same time; a multiple of CONV_AHEAD. */
+static inline size_t
+conv_strip_rows(size_t t, size_t groups, size_t warps)
+{
+	enum { LEAST = 16 };
+	size_t strips = groups < warps ? warps / groups : 1, rows = (t + strips - 1) / strips;
+
+	rows = rows > LEAST ? rows : (size_t)LEAST;
+	return (rows + CONV_AHEAD - 1) / CONV_AHEAD * CONV_AHEAD;
 }
 
 static inline struct conv
