@@ -95,12 +95,21 @@ alignment(const void *p)
 	return (uint32_t)(bits & (~bits + 1));
 }
 
+/* Of c and of what it is added to. */
+static uint32_t
+result_alignment(const struct k3_cuda_product *p)
+{
+	uint32_t c = alignment(p->c), from = p->from ? alignment(p->from) : c;
+
+	return c < from ? c : from;
+}
+
 static void
 choose(struct entry *e, const struct k3_cuda *cuda, const struct k3_cuda_product *p)
 {
 	cublasLtMatmulPreference_t pref;
 	cublasLtMatmulHeuristicResult_t found;
-	uint32_t align_a = alignment(p->b), align_b = alignment(p->a), align_c = alignment(p->c);
+	uint32_t align_a = alignment(p->b), align_b = alignment(p->a), align_c = result_alignment(p);
 	int n = 0;
 
 	K3_CUBLAS_CHECK(cublasLtMatmulPreferenceCreate(&pref));
@@ -146,7 +155,7 @@ static int
 common_alignment(const struct k3_cuda_product *p)
 {
 	return (int)((alignment(p->a) < alignment(p->b) ? alignment(p->a) : alignment(p->b)) |
-		     (alignment(p->c) << 16));
+		     (result_alignment(p) << 16));
 }
 
 static const struct entry *
@@ -194,8 +203,8 @@ k3_cuda_gemm(const struct k3_cuda *cuda, const struct k3_cuda_product *p)
 		return;
 	e = look_up(cuda, p);
 	K3_CUBLAS_CHECK(cublasLtMatmul((cublasLtHandle_t)cuda->blas, e->op, &p->alpha, p->b, e->a,
-				       p->a, e->b, &p->beta, p->c, e->c, p->c, e->c, &e->algo,
-				       cuda->blas_work, cuda->blas_work_bytes,
+				       p->a, e->b, &p->beta, p->from ? p->from : p->c, e->c, p->c,
+				       e->c, &e->algo, cuda->blas_work, cuda->blas_work_bytes,
 				       (cudaStream_t)cuda->stream));
 }
 
@@ -226,10 +235,11 @@ next_part(struct part *p, const struct k3_weight *w, size_t r0, size_t r1)
 	return true;
 }
 
-void
-k3_cuda_linear_fwd(const struct k3_cuda *cuda, enum k3_cuda_type type, void *y, size_t ldy,
-		   float beta, const void *x, size_t ldx, void *const *buf,
-		   const struct k3_weight *w, size_t r0, size_t r1, size_t t)
+/* y = beta from + x W[r0:r1]^T */
+static void
+linear(const struct k3_cuda *cuda, enum k3_cuda_type type, void *y, size_t ldy, float beta,
+       const void *from, const void *x, size_t ldx, void *const *buf, const struct k3_weight *w,
+       size_t r0, size_t r1, size_t t)
 {
 	struct part part = {0, 0, 0, 0};
 
@@ -241,10 +251,27 @@ k3_cuda_linear_fwd(const struct k3_cuda *cuda, enum k3_cuda_type type, void *y, 
 		      part.from * w->cols * bytes_of(type);
 		p.ldb = w->cols, p.trans_b = 1;
 		p.c = (char *)y + part.at * bytes_of(type), p.ldc = ldy;
+		p.from = (const char *)from + part.at * bytes_of(type);
 		p.alpha = 1, p.beta = beta;
 		p.type = p.type_c = type;
 		k3_cuda_gemm(cuda, &p);
 	}
+}
+
+void
+k3_cuda_linear_fwd(const struct k3_cuda *cuda, enum k3_cuda_type type, void *y, size_t ldy,
+		   float beta, const void *x, size_t ldx, void *const *buf,
+		   const struct k3_weight *w, size_t r0, size_t r1, size_t t)
+{
+	linear(cuda, type, y, ldy, beta, y, x, ldx, buf, w, r0, r1, t);
+}
+
+void
+k3_cuda_linear_onto(const struct k3_cuda *cuda, enum k3_cuda_type type, void *y, size_t ldy,
+		    const void *from, const void *x, size_t ldx, void *const *buf,
+		    const struct k3_weight *w, size_t r0, size_t r1, size_t t)
+{
+	linear(cuda, type, y, ldy, from ? 1.0f : 0.0f, from ? from : y, x, ldx, buf, w, r0, r1, t);
 }
 
 void

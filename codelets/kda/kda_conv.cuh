@@ -7,6 +7,8 @@
 #ifndef K3_KDA_CONV_CUH
 #define K3_KDA_CONV_CUH
 
+#include <cuda_pipeline.h>
+
 #include "../cuda/device.cuh"
 
 extern "C" {
@@ -30,7 +32,7 @@ conv_widen(float *out, const struct conv_pack<T, N> &in)
 
 template <typename T, int N>
 static __device__ __forceinline__ struct conv_pack<T, N>
-conv_fetch(const T *from) {
+conv_load(const T *from) {
 	return *reinterpret_cast<const struct conv_pack<T, N> *>(from);
 }
 
@@ -125,8 +127,10 @@ conv_input(const struct conv &c, const int32_t *order, int q)
 
 /* The fast kernels.  A warp walks over the positions of a strip, document by document.  A lane has N
  * neighbouring channels, which are in one head, as `lanes` lanes, a power of two, have a head.  Four
- * taps; the last inputs stay in registers, and those of AHEAD positions are under way. */
-enum { CONV_TAPS = 4, CONV_AHEAD = 4 };
+ * taps; the last inputs stay in registers, and what AHEAD later positions need is copied to shared
+ * memory meanwhile, each lane's for itself, so there is no barrier.  The trap: loads to registers
+ * would wait for each other, as a warp can tell only six of them apart. */
+enum { CONV_TAPS = 4, CONV_AHEAD = 8 };
 
 struct conv_lanes {
 	size_t col, head, part; /* column of the inputs; head of 3h; 0 q, 1 k, 2 v */
@@ -162,37 +166,25 @@ conv_taps_load(float (*w)[N], const struct conv &c, const struct conv_lanes &l)
 	}
 }
 
-/* Row numbers of the positions that will be fetched next. */
-struct conv_ahead {
+/* Rows of positions lo .. hi-1 of a document: they follow each other unless there are holes. */
+struct conv_rows {
 	const int32_t *order;
-	int last; /* position; later ones are taken for it */
-	int row[CONV_AHEAD];
+	int shift; /* row - position */
+	bool dense;
 };
 
-static __device__ __forceinline__ int
-conv_row(const struct conv_ahead &a, int q)
+static __device__ __forceinline__ struct conv_rows
+conv_rows_of(const int32_t *order, int lo, int hi)
 {
-	return a.order[q < a.last ? q : a.last];
+	int first = order[lo];
+
+	return {order, first - lo, order[hi - 1] - first == hi - 1 - lo};
 }
 
-static __device__ __forceinline__ void
-conv_begin(struct conv_ahead *a, const int32_t *order, int i, int end)
+static __device__ __forceinline__ size_t
+conv_row(const struct conv_rows &r, int q)
 {
-	a->order = order;
-	a->last = end - 1;
-#pragma unroll
-	for (int b = 0; b < CONV_AHEAD; b++)
-		a->row[b] = conv_row(*a, i + b);
-}
-
-/** The row of position q, number b of four; then row[b] is that of q + AHEAD. */
-static __device__ __forceinline__ int
-conv_advance(struct conv_ahead *a, int q, int b)
-{
-	int row = a->row[b];
-
-	a->row[b] = conv_row(*a, q + CONV_AHEAD);
-	return row;
+	return (size_t)(r.dense ? q + r.shift : r.order[q]);
 }
 
 /** Inputs of the positions before lo, lo-j to u[4-j]; zeros where the document x has none. */
@@ -208,7 +200,7 @@ conv_window(float (*u)[N], const struct conv &c, const struct conv_lanes &l,
 			u[j][k] = 0;
 		int q = lo - CONV_TAPS + j;
 		if (j > 0 && conv_has(c, x, q))
-			conv_widen(u[j], conv_fetch<T, N>(conv_input<T>(c, order, q) + l.col));
+			conv_widen(u[j], conv_load<T, N>(conv_input<T>(c, order, q) + l.col));
 	}
 }
 
@@ -233,15 +225,14 @@ conv_lanes_of(const struct k3_kda_conv_args *a, size_t n)
 	return a->taps == CONV_TAPS && a->k % n == 0 && power ? (int)lanes : 0;
 }
 
-/** Rows of a strip, so that `warps` walk at the same time; a multiple of CONV_AHEAD. */
+/** Rows of a strip, so that `warps` walk at the same time. */
 static inline size_t
 conv_strip_rows(size_t t, size_t groups, size_t warps)
 {
 	enum { LEAST = 16 };
 	size_t strips = groups < warps ? warps / groups : 1, rows = (t + strips - 1) / strips;
 
-	rows = rows > LEAST ? rows : (size_t)LEAST;
-	return (rows + CONV_AHEAD - 1) / CONV_AHEAD * CONV_AHEAD;
+	return rows > LEAST ? rows : (size_t)LEAST;
 }
 
 static inline struct conv

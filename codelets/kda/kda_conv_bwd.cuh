@@ -75,7 +75,7 @@ conv_let_go(float *du, const struct conv_bwd &b, const struct conv_strip &s, con
 	bool held = n >= 0 || s.segments == 0 || -n <= b.c.layout[K3_TL_HIST_IN];
 	float back[N];
 	if (comes_back)
-		conv_widen<T, N>(back, conv_fetch<T, N>((const T *)b.dhalo_out +
+		conv_widen<T, N>(back, conv_load<T, N>((const T *)b.dhalo_out +
 							(size_t)slot * width + s.col));
 #pragma unroll
 	for (int k = 0; k < N; k++)

@@ -22,10 +22,10 @@ template <int N> struct walk {
 	float w[CONV_TAPS][N], dw[CONV_TAPS][N], u[CONV_TAPS][N], du[CONV_TAPS][N];
 };
 
-/* What is under way. */
-template <typename T, int N> struct fetched {
-	struct conv_pack<T, N> u[CONV_AHEAD], dy[CONV_AHEAD];
-	float r[CONV_AHEAD];
+/* What is under way to a warp. */
+template <typename T, int N> struct ring {
+	struct conv_pack<T, N> u[CONV_AHEAD][32], dy[CONV_AHEAD][32];
+	float r[CONV_AHEAD][32];
 };
 
 /* Where a lane reads. */
@@ -37,13 +37,25 @@ template <typename T> struct source {
 	bool normed, sums; /* sums: some lane of the warp has a norm */
 };
 
+/* Begins to copy what position q needs; always one group of copies, even of nothing. */
 template <typename T, int N>
 static __device__ __forceinline__ void
-fetch(struct fetched<T, N> *f, const struct source<T> &from, int row, int b)
+fetch(struct ring<T, N> *to, int slot, const struct source<T> &from, const struct conv_rows &rows,
+      int q, int hi)
 {
-	f->u[b] = conv_fetch<T, N>(from.u + (size_t)row * from.u_pitch);
-	f->dy[b] = conv_fetch<T, N>(from.dy + (size_t)row * from.dy_pitch);
-	f->r[b] = from.normed ? from.r[(size_t)row * from.r_pitch] : 1.0f;
+	int lane = (int)(threadIdx.x % 32);
+
+	if (q < hi) {
+		size_t row = conv_row(rows, q);
+		__pipeline_memcpy_async(&to->u[slot][lane], from.u + row * from.u_pitch,
+					N * sizeof(T));
+		__pipeline_memcpy_async(&to->dy[slot][lane], from.dy + row * from.dy_pitch,
+					N * sizeof(T));
+		if (from.sums)
+			__pipeline_memcpy_async(&to->r[slot][lane], from.r + row * from.r_pitch,
+						sizeof(float));
+	}
+	__pipeline_commit();
 }
 
 /* da from dy, through y = r s and s = a sigmoid(a), with a the convolution of four inputs. */
@@ -110,45 +122,47 @@ let_rest_go(struct walk<N> *x, const struct conv_bwd &b, const struct conv_strip
 /* Positions lo .. hi-1 of a document; those from the strip's end on belong to the next strip. */
 template <typename T, int N>
 static __device__ __forceinline__ void
-walk_document(struct walk<N> *x, const struct conv_bwd &b, const struct conv_strip &s,
-	      const struct source<T> &from, int lo, int hi)
+walk_document(struct walk<N> *x, struct ring<T, N> *ring, const struct conv_bwd &b,
+	      const struct conv_strip &s, const struct source<T> &from, int lo, int hi)
 {
-	struct fetched<T, N> f;
-	struct conv_ahead rows;
+	struct conv_rows rows = conv_rows_of(conv_order(b.c.layout), lo, hi);
 	T *dx = (T *)b.dx + s.col;
+	int lane = (int)(threadIdx.x % 32);
 
-	conv_begin(&rows, conv_order(b.c.layout), lo, hi);
 #pragma unroll
 	for (int i = 0; i < CONV_AHEAD; i++)
-		fetch(&f, from, conv_advance(&rows, lo + i, i), i);
+		fetch(ring, i, from, rows, lo + i, hi);
 #pragma unroll
 	for (int i = 0; i < CONV_TAPS; i++)
 #pragma unroll
 		for (int k = 0; k < N; k++)
 			x->du[i][k] = 0;
-	for (int m = lo; m < hi; m += CONV_AHEAD) {
+	for (int m = lo, turn = 0; m < hi; m += 4, turn ^= 4) {
 #pragma unroll
-		for (int i = 0; i < CONV_AHEAD; i++) {
+		for (int i = 0; i < 4; i++) {
 			const int done = (i + 1) % 4; /* position m + i - 3 is complete */
-			float da[N], r = f.r[i];
+			float da[N], r = 1;
 
 			if (m + i >= hi)
 				break;
-			bool stores = i == 3 || m > lo;
-			int row = stores ? rows.order[m + i - 3] : 0;
-			conv_widen(x->u[i], f.u[i]);
-			conv_widen(da, f.dy[i]);
-			fetch(&f, from, conv_advance(&rows, m + i + CONV_AHEAD, i), i);
+			__pipeline_wait_prior(CONV_AHEAD - 1);
+			conv_widen(x->u[i], ring->u[turn + i][lane]);
+			conv_widen(da, ring->dy[turn + i][lane]);
+			if (from.sums)
+				r = from.normed ? ring->r[turn + i][lane] : 1.0f;
+			fetch(ring, turn + i, from, rows, m + i + CONV_AHEAD, hi);
 			gradient<N>(da, r, x->w, x->u[(i + 1) % 4], x->u[(i + 2) % 4],
 				    x->u[(i + 3) % 4], x->u[i], from.lanes, from.normed, from.sums);
 			add_gradient<N>(x, da, i, m + i < s.i1);
-			if (stores && s.live)
-				conv_store<T, N>(dx + (size_t)row * from.u_pitch, x->du[done]);
+			if ((i == 3 || m > lo) && s.live)
+				conv_store<T, N>(dx + conv_row(rows, m + i - 3) * from.u_pitch,
+						 x->du[done]);
 #pragma unroll
 			for (int k = 0; k < N; k++)
 				x->du[done][k] = 0;
 		}
 	}
+	__pipeline_wait_prior(0);
 	let_rest_go<T, N>(x, b, s, rows.order, lo, hi);
 }
 
@@ -171,6 +185,7 @@ __launch_bounds__(THREADS, BLOCKS)
 				 lanes,
 				 normed,
 				 __any_sync(0xffffffffu, normed) != 0};
+	__shared__ struct ring<T, N> rings[WARPS];
 	struct walk<N> x = {};
 
 	if (s.i0 >= (int)b.c.t)
@@ -182,7 +197,7 @@ __launch_bounds__(THREADS, BLOCKS)
 		struct conv_place doc = conv_locate(b.c.layout, lo);
 		int hi = doc.hi < stop ? doc.hi : stop;
 		conv_window<T, N>(x.u, b.c, l, doc, conv_order(b.c.layout), lo);
-		walk_document<T, N>(&x, b, s, from, lo, hi);
+		walk_document<T, N>(&x, &rings[threadIdx.x / 32], b, s, from, lo, hi);
 		lo = hi;
 	}
 	float4 *part = (float4 *)(b.part + (job / groups * 3 * b.c.p + l.col) * CONV_TAPS);
@@ -276,7 +291,7 @@ kda_conv_bwd(void *const *buf, const struct k3_kda_conv_args *a, const struct k3
 	for (int i = 0; i < 3; i++)
 		sums[i] = {(float *)buf[dc[i]->first], NULL, b.part + (size_t)i * n,
 			   dc[i]->accumulate != 0};
-	k3_cuda_column_sums(cuda, sums, 3, strips, 3 * n, n);
+	k3_cuda_column_sums(cuda, sums, 3, a->t || !lanes ? strips : 0, 3 * n, n);
 }
 
 K3_CUDA_BOTH(kda_conv_bwd, k3_kda_conv_args)

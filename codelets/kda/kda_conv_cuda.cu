@@ -62,34 +62,45 @@ clear_holes(const struct strip<T> &s, const struct conv &c, const struct conv_la
 	}
 }
 
-/* Positions lo .. hi-1 of the document x. */
+/* Begins to copy the inputs of position q; always one group of copies, even of nothing. */
+template <typename T, int N>
+static __device__ __forceinline__ void
+fetch(struct conv_pack<T, N> *slot, const T *in, size_t pitch, const struct conv_rows &rows, int q,
+      int hi)
+{
+	if (q < hi)
+		__pipeline_memcpy_async(slot, in + conv_row(rows, q) * pitch, N * sizeof(T));
+	__pipeline_commit();
+}
+
+/* Positions lo .. hi-1 of the document x; ring[AHEAD] slots are 32 packs apart. */
 template <typename T, int N>
 static __device__ __forceinline__ void
 walk(const struct strip<T> &s, const struct conv &c, const struct conv_lanes &l,
-     const float (*w)[N], const struct conv_place &x, int lo, int hi)
+     struct conv_pack<T, N> *ring, const float (*w)[N], const struct conv_place &x, int lo, int hi)
 {
 	const T *in = (const T *)c.u + l.col;
 	const size_t pitch = 3 * c.p;
-	struct conv_pack<T, N> raw[CONV_AHEAD];
-	struct conv_ahead rows;
+	struct conv_rows rows = conv_rows_of(conv_order(c.layout), lo, hi);
 	float u[CONV_TAPS][N], y[N];
 
-	conv_begin(&rows, conv_order(c.layout), lo, hi);
 #pragma unroll
 	for (int b = 0; b < CONV_AHEAD; b++)
-		raw[b] = conv_fetch<T, N>(in + conv_advance(&rows, lo + b, b) * pitch);
+		fetch(ring + b * 32, in, pitch, rows, lo + b, hi);
 	conv_window<T, N>(u, c, l, x, rows.order, lo);
-	for (int m = lo; m < hi; m += CONV_AHEAD) {
+	for (int m = lo, turn = 0; m < hi; m += 4, turn ^= 4 * 32) {
 #pragma unroll
-		for (int b = 0; b < CONV_AHEAD; b++) {
+		for (int b = 0; b < 4; b++) {
+			struct conv_pack<T, N> *slot = ring + turn + b * 32;
+
 			if (m + b >= hi)
 				break;
-			size_t row = (size_t)rows.order[m + b],
-			       then = conv_advance(&rows, m + b + CONV_AHEAD, b);
-			conv_widen(u[b], raw[b]);
-			raw[b] = conv_fetch<T, N>(in + then * pitch);
+			__pipeline_wait_prior(CONV_AHEAD - 1);
+			conv_widen(u[b], *slot);
+			fetch(slot, in, pitch, rows, m + b + CONV_AHEAD, hi);
 			float sum = silu_of<N>(y, w, u[(b + 1) % 4], u[(b + 2) % 4],
 					       u[(b + 3) % 4], u[b]);
+			size_t row = conv_row(rows, m + b);
 			if (s.sums) {
 				float r = rsqrtf(conv_head_sum(sum, s.lanes) + c.eps);
 				r = l.part < 2 ? r : 1.0f;
@@ -103,6 +114,7 @@ walk(const struct strip<T> &s, const struct conv &c, const struct conv_lanes &l,
 				conv_store<T, N>(s.qkv + row * pitch + l.col, y);
 		}
 	}
+	__pipeline_wait_prior(0);
 }
 
 template <typename T, int N>
@@ -118,6 +130,7 @@ __launch_bounds__(THREADS, FWD_BLOCKS)
 	bool leads = l.part < 2 && l.live && lane % lanes == 0;
 	struct strip<T> s = {
 		qkv, rstd, i, end, lanes, leads, __any_sync(0xffffffffu, leads) != 0};
+	__shared__ struct conv_pack<T, N> ring[WARPS][CONV_AHEAD][32];
 	float w[CONV_TAPS][N];
 
 	if (i >= (int)c.t)
@@ -128,7 +141,7 @@ __launch_bounds__(THREADS, FWD_BLOCKS)
 	while (i < end) {
 		struct conv_place x = conv_locate(c.layout, i);
 		int hi = x.hi < end ? x.hi : end;
-		walk<T, N>(s, c, l, w, x, i, hi);
+		walk<T, N>(s, c, l, &ring[threadIdx.x / 32][0][lane], w, x, i, hi);
 		i = hi;
 	}
 }

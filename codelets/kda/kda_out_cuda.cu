@@ -270,12 +270,9 @@ static void
 kda_out_fwd(void *const *buf, const struct k3_kda_out_args *a, const struct k3_cuda *cuda)
 {
 	gated_norm<T>((T *)buf[2], (const T *)buf[1], buf, a, cuda);
-	if (a->p_in.n && a->t)
-		K3_CUDA_CHECK(cudaMemcpyAsync(buf[0], buf[a->p_in.first], a->t * a->d * sizeof(T),
-					      cudaMemcpyDeviceToDevice,
-					      (cudaStream_t)cuda->stream));
-	k3_cuda_linear_fwd(cuda, k3_type<T>::id, buf[0], a->d, a->p_in.n ? 1.0f : 0.0f, buf[2],
-			   a->p, buf, &a->wo, 0, a->d, a->t);
+	k3_cuda_linear_onto(cuda, k3_type<T>::id, buf[0], a->d,
+			    a->p_in.n ? buf[a->p_in.first] : NULL, buf[2], a->p, buf, &a->wo, 0,
+			    a->d, a->t);
 }
 
 /* Blocks of the backward: each leaves a part of don. */
