@@ -9,43 +9,11 @@
 
 #include <cuda_pipeline.h>
 
-#include "../cuda/device.cuh"
+#include "../cuda/runs.cuh"
 
 extern "C" {
 #include "../../common/config.h"
 #include "../../common/op/kda.h"
-}
-
-/* N neighbouring channels as they lie in memory. */
-template <typename T, int N> struct alignas(N * sizeof(T)) conv_pack {
-	T x[N];
-};
-
-template <typename T, int N>
-static __device__ __forceinline__ void
-conv_widen(float *out, const struct conv_pack<T, N> &in)
-{
-#pragma unroll
-	for (int i = 0; i < N; i++)
-		out[i] = wide(in.x[i]);
-}
-
-template <typename T, int N>
-static __device__ __forceinline__ struct conv_pack<T, N>
-conv_load(const T *from) {
-	return *reinterpret_cast<const struct conv_pack<T, N> *>(from);
-}
-
-template <typename T, int N>
-static __device__ __forceinline__ void
-conv_store(T *to, const float *in)
-{
-	struct conv_pack<T, N> out;
-
-#pragma unroll
-	for (int i = 0; i < N; i++)
-		out.x[i] = narrow<T>(in[i]);
-	*reinterpret_cast<struct conv_pack<T, N> *>(to) = out;
 }
 
 struct conv {
@@ -181,10 +149,17 @@ conv_rows_of(const int32_t *order, int lo, int hi)
 	return {order, first - lo, order[hi - 1] - first == hi - 1 - lo};
 }
 
-static __device__ __forceinline__ size_t
+static __device__ __forceinline__ uint32_t
 conv_row(const struct conv_rows &r, int q)
 {
-	return (size_t)(r.dense ? q + r.shift : r.order[q]);
+	return (uint32_t)(r.dense ? q + r.shift : r.order[q]);
+}
+
+/** Elements before a row: one instruction. */
+static __device__ __forceinline__ size_t
+conv_before(uint32_t row, uint32_t pitch)
+{
+	return (size_t)row * pitch;
 }
 
 /** Inputs of the positions before lo, lo-j to u[4-j]; zeros where the document x has none. */
@@ -200,7 +175,7 @@ conv_window(float (*u)[N], const struct conv &c, const struct conv_lanes &l,
 			u[j][k] = 0;
 		int q = lo - CONV_TAPS + j;
 		if (j > 0 && conv_has(c, x, q))
-			conv_widen(u[j], conv_load<T, N>(conv_input<T>(c, order, q) + l.col));
+			run_load<T, N>(u[j], conv_input<T>(c, order, q) + l.col);
 	}
 }
 
@@ -209,9 +184,10 @@ static __device__ __forceinline__ float
 conv_head_sum(float x, int lanes)
 {
 #pragma unroll
-	for (int step = 16; step > 0; step >>= 1)
-		if (step < lanes)
-			x += __shfl_xor_sync(0xffffffffu, x, step);
+	for (int step = 16; step > 0; step >>= 1) {
+		float y = __shfl_xor_sync(0xffffffffu, x, step);
+		x += step < lanes ? y : 0.0f;
+	}
 	return x;
 }
 

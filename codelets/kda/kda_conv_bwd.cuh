@@ -57,7 +57,7 @@ conv_clear_holes(const struct conv_bwd &b, const struct conv_strip &s)
 		return;
 	for (int i = s.i0; i < end; i++)
 		if (conv_doc(b.c.layout)[i] == 0)
-			conv_store<T, N>((T *)b.dx + (size_t)i * 3 * b.c.p + s.col, zero);
+			run_store<T, N>((T *)b.dx + (size_t)i * 3 * b.c.p + s.col, zero);
 }
 
 /** The input gradient of position n is complete; n < 0: of the entering halo. */
@@ -75,12 +75,11 @@ conv_let_go(float *du, const struct conv_bwd &b, const struct conv_strip &s, con
 	bool held = n >= 0 || s.segments == 0 || -n <= b.c.layout[K3_TL_HIST_IN];
 	float back[N];
 	if (comes_back)
-		conv_widen<T, N>(back, conv_load<T, N>((const T *)b.dhalo_out +
-							(size_t)slot * width + s.col));
+		run_load<T, N>(back, (const T *)b.dhalo_out + (size_t)slot * width + s.col);
 #pragma unroll
 	for (int k = 0; k < N; k++)
 		du[k] = held ? du[k] + (comes_back ? back[k] : 0.0f) : 0.0f;
-	conv_store<T, N>(n >= 0 ? (T *)b.dx + (size_t)order[n] * width + s.col
+	run_store<T, N>(n >= 0 ? (T *)b.dx + (size_t)order[n] * width + s.col
 				: (T *)b.dhalo_in + (size_t)(last + n) * width + s.col,
 			 du);
 }

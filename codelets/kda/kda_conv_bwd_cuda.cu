@@ -7,14 +7,8 @@
 #include "../norm/rms_cuda.h"
 #include "kda_conv_bwd.cuh"
 
-#ifndef CONV_BLOCKS
-#define CONV_BLOCKS 3
-#endif
-#ifndef CONV_N
-#define CONV_N k3_pack<T>::n
-#endif
 /* Walkers: a constant, so that the order of sums is that of an H200 everywhere. */
-enum { WARPS = CONV_BWD_WARPS, THREADS = CONV_BWD_THREADS, BLOCKS = CONV_BLOCKS, WALKERS = 132 * BLOCKS * WARPS };
+enum { WARPS = CONV_BWD_WARPS, THREADS = CONV_BWD_THREADS, BLOCKS = 2, WALKERS = 132 * BLOCKS * WARPS };
 enum { ANY_ROWS = 64 };
 
 /* Number b of four positions has its data at [b]; the taps' gradients are those of the strip. */
@@ -23,8 +17,8 @@ template <int N> struct walk {
 };
 
 /* What is under way to a warp. */
-template <typename T, int N> struct ring {
-	struct conv_pack<T, N> u[CONV_AHEAD][32], dy[CONV_AHEAD][32];
+struct ring {
+	uint4 u[CONV_AHEAD][32], dy[CONV_AHEAD][32];
 	float r[CONV_AHEAD][32];
 };
 
@@ -32,27 +26,28 @@ template <typename T, int N> struct ring {
 template <typename T> struct source {
 	const T *u, *dy;
 	const float *r;
-	size_t u_pitch, dy_pitch, r_pitch;
+	uint32_t u_pitch, dy_pitch, r_pitch;
 	int lanes;
 	bool normed, sums; /* sums: some lane of the warp has a norm */
 };
 
 /* Begins to copy what position q needs; always one group of copies, even of nothing. */
-template <typename T, int N>
+template <typename T>
 static __device__ __forceinline__ void
-fetch(struct ring<T, N> *to, int slot, const struct source<T> &from, const struct conv_rows &rows,
+fetch(struct ring *to, int slot, const struct source<T> &from, const struct conv_rows &rows,
       int q, int hi)
 {
 	int lane = (int)(threadIdx.x % 32);
 
 	if (q < hi) {
-		size_t row = conv_row(rows, q);
-		__pipeline_memcpy_async(&to->u[slot][lane], from.u + row * from.u_pitch,
-					N * sizeof(T));
-		__pipeline_memcpy_async(&to->dy[slot][lane], from.dy + row * from.dy_pitch,
-					N * sizeof(T));
+		uint32_t row = conv_row(rows, q);
+		__pipeline_memcpy_async(&to->u[slot][lane],
+					from.u + conv_before(row, from.u_pitch), sizeof(uint4));
+		__pipeline_memcpy_async(&to->dy[slot][lane],
+					from.dy + conv_before(row, from.dy_pitch), sizeof(uint4));
 		if (from.sums)
-			__pipeline_memcpy_async(&to->r[slot][lane], from.r + row * from.r_pitch,
+			__pipeline_memcpy_async(&to->r[slot][lane],
+						from.r + conv_before(row, from.r_pitch),
 						sizeof(float));
 	}
 	__pipeline_commit();
@@ -122,7 +117,7 @@ let_rest_go(struct walk<N> *x, const struct conv_bwd &b, const struct conv_strip
 /* Positions lo .. hi-1 of a document; those from the strip's end on belong to the next strip. */
 template <typename T, int N>
 static __device__ __forceinline__ void
-walk_document(struct walk<N> *x, struct ring<T, N> *ring, const struct conv_bwd &b,
+walk_document(struct walk<N> *x, struct ring *ring, const struct conv_bwd &b,
 	      const struct conv_strip &s, const struct source<T> &from, int lo, int hi)
 {
 	struct conv_rows rows = conv_rows_of(conv_order(b.c.layout), lo, hi);
@@ -146,8 +141,8 @@ walk_document(struct walk<N> *x, struct ring<T, N> *ring, const struct conv_bwd 
 			if (m + i >= hi)
 				break;
 			__pipeline_wait_prior(CONV_AHEAD - 1);
-			conv_widen(x->u[i], ring->u[turn + i][lane]);
-			conv_widen(da, ring->dy[turn + i][lane]);
+			run_load<T, N>(x->u[i], (const T *)&ring->u[turn + i][lane]);
+			run_load<T, N>(da, (const T *)&ring->dy[turn + i][lane]);
 			if (from.sums)
 				r = from.normed ? ring->r[turn + i][lane] : 1.0f;
 			fetch(ring, turn + i, from, rows, m + i + CONV_AHEAD, hi);
@@ -155,8 +150,9 @@ walk_document(struct walk<N> *x, struct ring<T, N> *ring, const struct conv_bwd 
 				    x->u[(i + 3) % 4], x->u[i], from.lanes, from.normed, from.sums);
 			add_gradient<N>(x, da, i, m + i < s.i1);
 			if ((i == 3 || m > lo) && s.live)
-				conv_store<T, N>(dx + conv_row(rows, m + i - 3) * from.u_pitch,
-						 x->du[done]);
+				run_store<T, N>(dx + conv_before(conv_row(rows, m + i - 3),
+								 from.u_pitch),
+						x->du[done]);
 #pragma unroll
 			for (int k = 0; k < N; k++)
 				x->du[done][k] = 0;
@@ -179,13 +175,13 @@ __launch_bounds__(THREADS, BLOCKS)
 	struct source<T> from = {(const T *)b.c.u + l.col,
 				 (const T *)b.dy + (l.live ? first : 0),
 				 b.rstd + (normed ? l.head : 0),
-				 3 * b.c.p,
-				 3 * b.heads * b.c.k,
-				 2 * b.c.h,
+				 (uint32_t)(3 * b.c.p),
+				 (uint32_t)(3 * b.heads * b.c.k),
+				 (uint32_t)(2 * b.c.h),
 				 lanes,
 				 normed,
 				 __any_sync(0xffffffffu, normed) != 0};
-	__shared__ struct ring<T, N> rings[WARPS];
+	__shared__ struct ring rings[WARPS];
 	struct walk<N> x = {};
 
 	if (s.i0 >= (int)b.c.t)
@@ -257,7 +253,7 @@ launch_fast(struct conv_bwd b, size_t strips, int lanes, cudaStream_t stream)
 {
 	size_t jobs = strips * ((3 * b.heads * (size_t)lanes + 31) / 32);
 
-	conv_bwd_fast<T, CONV_N><<<blocks_for(jobs, WARPS), THREADS, 0, stream>>>(b, lanes);
+	conv_bwd_fast<T, k3_pack<T>::n><<<blocks_for(jobs, WARPS), THREADS, 0, stream>>>(b, lanes);
 	K3_CUDA_LAUNCHED("conv_bwd_fast");
 	b.rows = 0;
 	if (b.dhalo_in)
@@ -269,8 +265,8 @@ static void
 kda_conv_bwd(void *const *buf, const struct k3_kda_conv_args *a, const struct k3_cuda *cuda)
 {
 	const struct k3_weight *dc[] = {&a->dcq, &a->dck, &a->dcv};
-	size_t n = a->p * a->taps, rows = rows_of(a, CONV_N), strips = strips_of(a, rows);
-	int lanes = all_aligned(buf, 0, a->n_buf) ? conv_lanes_of(a, CONV_N) : 0;
+	size_t n = a->p * a->taps, rows = rows_of(a, k3_pack<T>::n), strips = strips_of(a, rows);
+	int lanes = all_aligned(buf, 0, a->n_buf) ? conv_lanes_of(a, k3_pack<T>::n) : 0;
 	struct k3_cuda_column_sum sums[3];
 	struct conv_bwd b = {.c = conv_of(buf, a, 3, 4), .y = buf[1], .rstd = (const float *)buf[2]};
 

@@ -7,13 +7,7 @@
 #include "../cuda/pointers.cuh"
 #include "kda_conv.cuh"
 
-enum { WARPS = 8, THREADS = 32 * WARPS, RESIDENT = 16 };
-#ifndef CONV_N
-#define CONV_N k3_pack<T>::n
-#endif
-#ifndef FWD_BLOCKS
-#define FWD_BLOCKS 2
-#endif
+enum { WARPS = 8, THREADS = 32 * WARPS, BLOCKS = 2 };
 
 
 /* y = SiLU of the convolution of four inputs; the sum of its squares. */
@@ -56,20 +50,20 @@ clear_holes(const struct strip<T> &s, const struct conv &c, const struct conv_la
 	for (int row = s.i; row < s.end; row++) {
 		if (conv_doc(c.layout)[row] != 0 || !l.live)
 			continue;
-		conv_store<T, N>(s.qkv + (size_t)row * 3 * c.p + l.col, zero);
+		run_store<T, N>(s.qkv + (size_t)row * 3 * c.p + l.col, zero);
 		if (s.leads)
 			s.rstd[(size_t)row * 2 * c.h + l.head] = 0;
 	}
 }
 
 /* Begins to copy the inputs of position q; always one group of copies, even of nothing. */
-template <typename T, int N>
+template <typename T>
 static __device__ __forceinline__ void
-fetch(struct conv_pack<T, N> *slot, const T *in, size_t pitch, const struct conv_rows &rows, int q,
-      int hi)
+fetch(uint4 *slot, const T *in, uint32_t pitch, const struct conv_rows &rows, int q, int hi)
 {
 	if (q < hi)
-		__pipeline_memcpy_async(slot, in + conv_row(rows, q) * pitch, N * sizeof(T));
+		__pipeline_memcpy_async(slot, in + conv_before(conv_row(rows, q), pitch),
+					sizeof(*slot));
 	__pipeline_commit();
 }
 
@@ -77,10 +71,10 @@ fetch(struct conv_pack<T, N> *slot, const T *in, size_t pitch, const struct conv
 template <typename T, int N>
 static __device__ __forceinline__ void
 walk(const struct strip<T> &s, const struct conv &c, const struct conv_lanes &l,
-     struct conv_pack<T, N> *ring, const float (*w)[N], const struct conv_place &x, int lo, int hi)
+     uint4 *ring, const float (*w)[N], const struct conv_place &x, int lo, int hi)
 {
 	const T *in = (const T *)c.u + l.col;
-	const size_t pitch = 3 * c.p;
+	const uint32_t pitch = (uint32_t)(3 * c.p);
 	struct conv_rows rows = conv_rows_of(conv_order(c.layout), lo, hi);
 	float u[CONV_TAPS][N], y[N];
 
@@ -91,16 +85,16 @@ walk(const struct strip<T> &s, const struct conv &c, const struct conv_lanes &l,
 	for (int m = lo, turn = 0; m < hi; m += 4, turn ^= 4 * 32) {
 #pragma unroll
 		for (int b = 0; b < 4; b++) {
-			struct conv_pack<T, N> *slot = ring + turn + b * 32;
+			uint4 *slot = ring + turn + b * 32;
 
 			if (m + b >= hi)
 				break;
 			__pipeline_wait_prior(CONV_AHEAD - 1);
-			conv_widen(u[b], *slot);
+			run_load<T, N>(u[b], (const T *)slot);
 			fetch(slot, in, pitch, rows, m + b + CONV_AHEAD, hi);
 			float sum = silu_of<N>(y, w, u[(b + 1) % 4], u[(b + 2) % 4],
 					       u[(b + 3) % 4], u[b]);
-			size_t row = conv_row(rows, m + b);
+			uint32_t row = conv_row(rows, m + b);
 			if (s.sums) {
 				float r = rsqrtf(conv_head_sum(sum, s.lanes) + c.eps);
 				r = l.part < 2 ? r : 1.0f;
@@ -108,10 +102,10 @@ walk(const struct strip<T> &s, const struct conv &c, const struct conv_lanes &l,
 				for (int k = 0; k < N; k++)
 					y[k] *= r;
 				if (s.leads)
-					s.rstd[row * 2 * c.h + l.head] = r;
+					s.rstd[conv_before(row, (uint32_t)(2 * c.h)) + l.head] = r;
 			}
 			if (l.live)
-				conv_store<T, N>(s.qkv + row * pitch + l.col, y);
+				run_store<T, N>(s.qkv + conv_before(row, pitch) + l.col, y);
 		}
 	}
 	__pipeline_wait_prior(0);
@@ -119,7 +113,7 @@ walk(const struct strip<T> &s, const struct conv &c, const struct conv_lanes &l,
 
 template <typename T, int N>
 static __global__ void
-__launch_bounds__(THREADS, FWD_BLOCKS)
+__launch_bounds__(THREADS, BLOCKS)
 	conv_fast(T *qkv, float *rstd, const __grid_constant__ struct conv c, int rows, int lanes)
 {
 	size_t job = (size_t)blockIdx.x * WARPS + threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -130,7 +124,7 @@ __launch_bounds__(THREADS, FWD_BLOCKS)
 	bool leads = l.part < 2 && l.live && lane % lanes == 0;
 	struct strip<T> s = {
 		qkv, rstd, i, end, lanes, leads, __any_sync(0xffffffffu, leads) != 0};
-	__shared__ struct conv_pack<T, N> ring[WARPS][CONV_AHEAD][32];
+	__shared__ uint4 ring[WARPS][CONV_AHEAD][32];
 	float w[CONV_TAPS][N];
 
 	if (i >= (int)c.t)
@@ -227,7 +221,7 @@ template <typename T>
 static void
 kda_conv_fwd(void *const *buf, const struct k3_kda_conv_args *a, const struct k3_cuda *cuda)
 {
-	const int n = CONV_N;
+	const int n = k3_pack<T>::n;
 	cudaStream_t stream = (cudaStream_t)cuda->stream;
 	struct conv c = conv_of(buf, a, 2, 3);
 	T *qkv = (T *)buf[0];
@@ -236,7 +230,7 @@ kda_conv_fwd(void *const *buf, const struct k3_kda_conv_args *a, const struct k3
 
 	if (a->t && lanes) {
 		size_t groups = (3 * a->h * lanes + 31) / 32;
-		size_t rows = conv_strip_rows(a->t, groups, FWD_BLOCKS * WARPS * cuda->processors);
+		size_t rows = conv_strip_rows(a->t, groups, BLOCKS * WARPS * cuda->processors);
 		size_t jobs = (a->t + rows - 1) / rows * groups;
 
 		conv_fast<T, n><<<blocks_for(jobs, WARPS), THREADS, 0, stream>>>(

@@ -26,9 +26,10 @@ static __device__ __forceinline__ float
 head_sum(float x, int lanes)
 {
 #pragma unroll
-	for (int step = 16; step > 0; step >>= 1)
-		if (step < lanes)
-			x += __shfl_xor_sync(0xffffffffu, x, step);
+	for (int step = 16; step > 0; step >>= 1) {
+		float y = __shfl_xor_sync(0xffffffffu, x, step);
+		x += step < lanes ? y : 0.0f;
+	}
 	return x;
 }
 
