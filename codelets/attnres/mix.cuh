@@ -13,12 +13,11 @@ extern "C" {
 #include "../../common/op/attnres.h"
 }
 
-#ifndef MANY
-#define MANY 2
-#endif
 enum {
-	MIX_VALUES = 9,			  /* in registers at most, and */
-	MIX_FEW = 3,			  /* with more packs a thread */
+	MIX_VALUES = 9, /* in registers at most, and */
+	MIX_FEW = 3,	/* with more packs a thread: */
+	MIX_PACKS = 2,
+	MIX_FEW_PACKS = 4,
 	MIX_MOST = K3_MAX_LAYERS + 1 + 1, /* values and one more row */
 	MIX_THREADS = 512,		  /* of the kernels for any shape */
 	MIX_GROUP = 4			  /* values whose sums go over the warp together */
@@ -101,7 +100,7 @@ template <int VALUES>
 static constexpr __host__ __device__ int
 mix_packs(void)
 {
-	return VALUES <= MIX_FEW ? 4 : MANY;
+	return VALUES <= MIX_FEW ? MIX_FEW_PACKS : MIX_PACKS;
 }
 
 /** Threads of a team with so many values, 0: they do not fit. */
@@ -109,7 +108,7 @@ static inline unsigned
 mix_team(size_t d, size_t unit, size_t values)
 {
 	size_t n = 16 / unit;
-	unsigned threads = team_threads(d / n, values <= MIX_FEW ? 4 : MANY);
+	unsigned threads = team_threads(d / n, values <= MIX_FEW ? MIX_FEW_PACKS : MIX_PACKS);
 
 	return d % n == 0 && values <= MIX_VALUES && threads <= 256 ? threads : 0;
 }

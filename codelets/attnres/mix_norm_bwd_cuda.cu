@@ -7,12 +7,6 @@
 #include "../norm/rms_cuda.h"
 #include "mix_bwd.cuh"
 
-#ifndef FEWB
-#define FEWB 2
-#endif
-#ifndef MANYB
-#define MANYB 1
-#endif
 enum { THREADS = 256 };
 
 /* Blocks that are resident together on an H200. */
@@ -20,7 +14,7 @@ template <int VALUES>
 static constexpr __host__ __device__ int
 blocks_of(void)
 {
-	return VALUES <= MIX_FEW ? FEWB : MANYB;
+	return VALUES <= MIX_FEW ? 2 : 1;
 }
 
 /* Coefficients of a token's outputs. */
@@ -31,8 +25,8 @@ template <int VALUES> struct slopes_in {
 /* Sums over the thread's packs: <v_j, g>, <v_j, x> of all values, then <g, x>. */
 template <typename T, int VALUES, int PACKS>
 static __device__ __forceinline__ void
-sum_packs(float *sums, const uint4 (*raw)[PACKS], const uint4 *dy, const float *share, const float *w,
-	  size_t d)
+sum_packs(float *sums, const uint4 (*raw)[PACKS], const uint4 *dy, const float *share,
+	  const float *w, size_t d)
 {
 	constexpr int N = k3_pack<T>::n;
 
@@ -270,8 +264,8 @@ template <typename T>
 static struct plan
 plan_of(const struct k3_mix_norm_bwd_args *a)
 {
-	struct plan p = a->blocks.n + 1 <= MIX_FEW ? team_plan<T, MIX_FEW>(a)
-						   : team_plan<T, MIX_VALUES>(a);
+	struct plan p =
+		a->blocks.n + 1 <= MIX_FEW ? team_plan<T, MIX_FEW>(a) : team_plan<T, MIX_VALUES>(a);
 
 	if (p.team == 0)
 		p.parts = k3_cuda_row_parts(a->t, a->d);
@@ -314,10 +308,10 @@ run(void *const *buf, const struct k3_mix_norm_bwd_args *a, const struct mix_vec
 	rows_of(&rows, &grads, buf, a);
 	K3_CUDA_CHECK(cudaFuncSetAttribute(
 		mix_bwd<T, VALUES>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)p.bytes));
-	mix_bwd<T, VALUES><<<(unsigned)p.parts, dim3(p.team, p.teams), p.bytes,
-			     (cudaStream_t)cuda->stream>>>(
-		(float *)cuda->scratch, (const T *)buf[1], rows, grads, vec, a->t, a->d,
-		a->blocks_accumulate != 0);
+	mix_bwd<T, VALUES>
+		<<<(unsigned)p.parts, dim3(p.team, p.teams), p.bytes, (cudaStream_t)cuda->stream>>>(
+			(float *)cuda->scratch, (const T *)buf[1], rows, grads, vec, a->t, a->d,
+			a->blocks_accumulate != 0);
 	K3_CUDA_LAUNCHED("mix_bwd");
 }
 
@@ -388,8 +382,7 @@ mix_norm_bwd(void *const *buf, const struct k3_mix_norm_bwd_args *a, const struc
 		return;
 	}
 	struct mix_vectors vec = {(const float *)buf[a->gamma.first],
-				  (const float *)buf[a->rho.first],
-				  (const float *)buf[a->w.first],
+				  (const float *)buf[a->rho.first], (const float *)buf[a->w.first],
 				  (const float *)buf[2]};
 	for (uint32_t k = 0; k < a->addends.n; k++)
 		vec.addend[k] = buf[a->addends.first + k];

@@ -169,8 +169,7 @@ mix_norm_fwd(void *const *buf, const struct k3_mix_norm_fwd_args *a, const struc
 		return;
 	}
 	struct mix_vectors vec = {(const float *)buf[a->gamma.first],
-				  (const float *)buf[a->rho.first],
-				  (const float *)buf[a->w.first]};
+				  (const float *)buf[a->rho.first], (const float *)buf[a->w.first]};
 	if (team && values <= MIX_FEW)
 		run<T, MIX_FEW>(buf, a, vec, team, (cudaStream_t)cuda->stream);
 	else if (team)

@@ -109,7 +109,8 @@ choose(struct entry *e, const struct k3_cuda *cuda, const struct k3_cuda_product
 {
 	cublasLtMatmulPreference_t pref;
 	cublasLtMatmulHeuristicResult_t found;
-	uint32_t align_a = alignment(p->b), align_b = alignment(p->a), align_c = result_alignment(p);
+	uint32_t align_a = alignment(p->b), align_b = alignment(p->a),
+		 align_c = result_alignment(p);
 	int n = 0;
 
 	K3_CUBLAS_CHECK(cublasLtMatmulPreferenceCreate(&pref));

@@ -110,7 +110,7 @@ rank(int32_t *sorted, uint32_t *sorted_id, const int32_t *ids, const int32_t *ma
 #pragma unroll
 	for (int k = 0; k < RANKED; k++)
 		id[k] = id_of(ids, map, first + k < t ? first + k : first);
-	/* of equal ids those before count, so bounds differ by one on the two sides */
+		/* of equal ids those before count, so bounds differ by one on the two sides */
 #pragma unroll 8
 	for (size_t j = lane; j < first; j += 32) {
 		uint32_t other = id_of(ids, map, j);
@@ -164,7 +164,8 @@ add_rows(float *row, const T *dy, const int32_t *sorted, const uint32_t *sorted_
 {
 	uint32_t id = sorted_id[from];
 	int place = place_at(sorted, sorted_id, id, from, t), n;
-	struct columns<float, N> sum = {};
+	struct columns<float, N> sum = {
+	};
 
 	if (c < d)
 		sum = *(const struct columns<float, N> *)(row + c);
@@ -192,9 +193,8 @@ add_rows(float *row, const T *dy, const int32_t *sorted, const uint32_t *sorted_
 /* Blocks of a place of the sorted list: the first of an id adds all of them. */
 template <typename T, int N>
 static __global__ void
-__launch_bounds__(ADD_THREADS)
-	add(const __grid_constant__ struct table table, const T *dy, const int32_t *sorted,
-	    const uint32_t *sorted_id, size_t t)
+__launch_bounds__(ADD_THREADS) add(const __grid_constant__ struct table table, const T *dy,
+				   const int32_t *sorted, const uint32_t *sorted_id, size_t t)
 {
 	size_t from = blockIdx.x, c = ((size_t)blockIdx.y * ADD_THREADS + threadIdx.x) * N;
 	uint32_t id = sorted_id[from];

@@ -80,8 +80,8 @@ conv_let_go(float *du, const struct conv_bwd &b, const struct conv_strip &s, con
 	for (int k = 0; k < N; k++)
 		du[k] = held ? du[k] + (comes_back ? back[k] : 0.0f) : 0.0f;
 	run_store<T, N>(n >= 0 ? (T *)b.dx + (size_t)order[n] * width + s.col
-				: (T *)b.dhalo_in + (size_t)(last + n) * width + s.col,
-			 du);
+			       : (T *)b.dhalo_in + (size_t)(last + n) * width + s.col,
+			du);
 }
 
 /* What a lane of the kernel for any shape works on, one channel of a head. */

@@ -8,7 +8,12 @@
 #include "kda_conv_bwd.cuh"
 
 /* Walkers: a constant, so that the order of sums is that of an H200 everywhere. */
-enum { WARPS = CONV_BWD_WARPS, THREADS = CONV_BWD_THREADS, BLOCKS = 2, WALKERS = 132 * BLOCKS * WARPS };
+enum {
+	WARPS = CONV_BWD_WARPS,
+	THREADS = CONV_BWD_THREADS,
+	BLOCKS = 2,
+	WALKERS = 132 * BLOCKS * WARPS
+};
 enum { ANY_ROWS = 64 };
 
 /* Number b of four positions has its data at [b]; the taps' gradients are those of the strip. */
@@ -34,15 +39,15 @@ template <typename T> struct source {
 /* Begins to copy what position q needs; always one group of copies, even of nothing. */
 template <typename T>
 static __device__ __forceinline__ void
-fetch(struct ring *to, int slot, const struct source<T> &from, const struct conv_rows &rows,
-      int q, int hi)
+fetch(struct ring *to, int slot, const struct source<T> &from, const struct conv_rows &rows, int q,
+      int hi)
 {
 	int lane = (int)(threadIdx.x % 32);
 
 	if (q < hi) {
 		uint32_t row = conv_row(rows, q);
-		__pipeline_memcpy_async(&to->u[slot][lane],
-					from.u + conv_before(row, from.u_pitch), sizeof(uint4));
+		__pipeline_memcpy_async(&to->u[slot][lane], from.u + conv_before(row, from.u_pitch),
+					sizeof(uint4));
 		__pipeline_memcpy_async(&to->dy[slot][lane],
 					from.dy + conv_before(row, from.dy_pitch), sizeof(uint4));
 		if (from.sums)
@@ -150,9 +155,9 @@ walk_document(struct walk<N> *x, struct ring *ring, const struct conv_bwd &b,
 				    x->u[(i + 3) % 4], x->u[i], from.lanes, from.normed, from.sums);
 			add_gradient<N>(x, da, i, m + i < s.i1);
 			if ((i == 3 || m > lo) && s.live)
-				run_store<T, N>(dx + conv_before(conv_row(rows, m + i - 3),
-								 from.u_pitch),
-						x->du[done]);
+				run_store<T, N>(
+					dx + conv_before(conv_row(rows, m + i - 3), from.u_pitch),
+					x->du[done]);
 #pragma unroll
 			for (int k = 0; k < N; k++)
 				x->du[done][k] = 0;
@@ -172,17 +177,15 @@ __launch_bounds__(THREADS, BLOCKS)
 	struct conv_lanes l = conv_lanes_at(b.c, first, b.h0, b.heads);
 	struct conv_strip s = conv_strip_at(b, job / groups, l.col, l.live);
 	bool normed = l.part < 2;
-	struct source<T> from = {(const T *)b.c.u + l.col,
-				 (const T *)b.dy + (l.live ? first : 0),
-				 b.rstd + (normed ? l.head : 0),
-				 (uint32_t)(3 * b.c.p),
-				 (uint32_t)(3 * b.heads * b.c.k),
-				 (uint32_t)(2 * b.c.h),
-				 lanes,
-				 normed,
-				 __any_sync(0xffffffffu, normed) != 0};
+	struct source<T> from = {
+		(const T *)b.c.u + l.col,
+			(const T *)b.dy + (l.live ? first : 0), b.rstd + (normed ? l.head : 0),
+			(uint32_t)(3 * b.c.p), (uint32_t)(3 * b.heads * b.c.k),
+			(uint32_t)(2 * b.c.h), lanes, normed, __any_sync(0xffffffffu, normed) != 0
+	};
 	__shared__ struct ring rings[WARPS];
-	struct walk<N> x = {};
+	struct walk<N> x = {
+	};
 
 	if (s.i0 >= (int)b.c.t)
 		return;
@@ -268,7 +271,8 @@ kda_conv_bwd(void *const *buf, const struct k3_kda_conv_args *a, const struct k3
 	size_t n = a->p * a->taps, rows = rows_of(a, k3_pack<T>::n), strips = strips_of(a, rows);
 	int lanes = all_aligned(buf, 0, a->n_buf) ? conv_lanes_of(a, k3_pack<T>::n) : 0;
 	struct k3_cuda_column_sum sums[3];
-	struct conv_bwd b = {.c = conv_of(buf, a, 3, 4), .y = buf[1], .rstd = (const float *)buf[2]};
+	struct conv_bwd b = {
+		.c = conv_of(buf, a, 3, 4), .y = buf[1], .rstd = (const float *)buf[2]};
 
 	b.dhalo_out = a->dhalo_out.n ? buf[a->dhalo_out.first] : NULL;
 	b.dx = buf[0];

@@ -9,7 +9,6 @@
 
 enum { WARPS = 8, THREADS = 32 * WARPS, BLOCKS = 2 };
 
-
 /* y = SiLU of the convolution of four inputs; the sum of its squares. */
 template <int N>
 static __device__ __forceinline__ float
@@ -70,8 +69,8 @@ fetch(uint4 *slot, const T *in, uint32_t pitch, const struct conv_rows &rows, in
 /* Positions lo .. hi-1 of the document x; ring[AHEAD] slots are 32 packs apart. */
 template <typename T, int N>
 static __device__ __forceinline__ void
-walk(const struct strip<T> &s, const struct conv &c, const struct conv_lanes &l,
-     uint4 *ring, const float (*w)[N], const struct conv_place &x, int lo, int hi)
+walk(const struct strip<T> &s, const struct conv &c, const struct conv_lanes &l, uint4 *ring,
+     const float (*w)[N], const struct conv_place &x, int lo, int hi)
 {
 	const T *in = (const T *)c.u + l.col;
 	const uint32_t pitch = (uint32_t)(3 * c.p);
@@ -92,8 +91,8 @@ walk(const struct strip<T> &s, const struct conv &c, const struct conv_lanes &l,
 			__pipeline_wait_prior(CONV_AHEAD - 1);
 			run_load<T, N>(u[b], (const T *)slot);
 			fetch(slot, in, pitch, rows, m + b + CONV_AHEAD, hi);
-			float sum = silu_of<N>(y, w, u[(b + 1) % 4], u[(b + 2) % 4],
-					       u[(b + 3) % 4], u[b]);
+			float sum = silu_of<N>(y, w, u[(b + 1) % 4], u[(b + 2) % 4], u[(b + 3) % 4],
+					       u[b]);
 			uint32_t row = conv_row(rows, m + b);
 			if (s.sums) {
 				float r = rsqrtf(conv_head_sum(sum, s.lanes) + c.eps);
@@ -123,7 +122,8 @@ __launch_bounds__(THREADS, BLOCKS)
 	int end = i + rows < (int)c.t ? i + rows : (int)c.t;
 	bool leads = l.part < 2 && l.live && lane % lanes == 0;
 	struct strip<T> s = {
-		qkv, rstd, i, end, lanes, leads, __any_sync(0xffffffffu, leads) != 0};
+		qkv, rstd, i, end, lanes, leads, __any_sync(0xffffffffu, leads) != 0
+	};
 	__shared__ uint4 ring[WARPS][CONV_AHEAD][32];
 	float w[CONV_TAPS][N];
 
@@ -233,12 +233,12 @@ kda_conv_fwd(void *const *buf, const struct k3_kda_conv_args *a, const struct k3
 		size_t rows = conv_strip_rows(a->t, groups, BLOCKS * WARPS * cuda->processors);
 		size_t jobs = (a->t + rows - 1) / rows * groups;
 
-		conv_fast<T, n><<<blocks_for(jobs, WARPS), THREADS, 0, stream>>>(
-			qkv, rstd, c, (int)rows, lanes);
+		conv_fast<T, n><<<blocks_for(jobs, WARPS), THREADS, 0, stream>>>(qkv, rstd, c,
+										 (int)rows, lanes);
 		K3_CUDA_LAUNCHED("conv_fast");
 	} else if (a->t) {
-		conv_any<T><<<blocks_for(a->t * 3 * a->h, WARPS), THREADS, 0, stream>>>(qkv, rstd,
-											c);
+		conv_any<T>
+			<<<blocks_for(a->t * 3 * a->h, WARPS), THREADS, 0, stream>>>(qkv, rstd, c);
 		K3_CUDA_LAUNCHED("conv_any");
 	}
 	if (a->halo_out.n && a->taps > 1) {

@@ -121,9 +121,8 @@ pack_back(float *sums, const struct back_buffers<T> &b, const struct span &s, co
 /* A lane keeps its columns. */
 template <typename T>
 static __global__ void
-__launch_bounds__(THREADS, 2)
-	norm_bwd_packs(const __grid_constant__ struct back_buffers<T> b,
-		       const __grid_constant__ struct span s)
+__launch_bounds__(THREADS, 2) norm_bwd_packs(const __grid_constant__ struct back_buffers<T> b,
+					     const __grid_constant__ struct span s)
 {
 	constexpr int N = k3_pack<T>::n;
 	__shared__ float all[THREADS * N];
@@ -187,7 +186,8 @@ norm_fwd_any(T *y, const T *gg, const T *o, const float *on, struct span s)
 /* The sums over rows and heads lie in shared memory, by warps. */
 template <typename T>
 static __global__ void
-norm_bwd_any(const __grid_constant__ struct back_buffers<T> b, const __grid_constant__ struct span s)
+norm_bwd_any(const __grid_constant__ struct back_buffers<T> b,
+	     const __grid_constant__ struct span s)
 {
 	extern __shared__ float sum_wv[];
 	float *mine = sum_wv + (threadIdx.x >> 5) * s.v;
@@ -257,11 +257,12 @@ gated_norm(T *y, const T *gg, void *const *buf, const struct k3_kda_out_args *a,
 		size_t heads = s.t * s.heads, packs = heads * (size_t)s.lanes;
 
 		if (s.lanes)
-			norm_fwd_packs<T><<<blocks_for(packs, AHEAD * THREADS), THREADS, 0,
-					    stream>>>(y, gg, o, on, s);
+			norm_fwd_packs<T>
+				<<<blocks_for(packs, AHEAD * THREADS), THREADS, 0, stream>>>(
+					y, gg, o, on, s);
 		else
-			norm_fwd_any<T><<<blocks_for(heads, WARPS), THREADS, 0, stream>>>(y, gg, o,
-											  on, s);
+			norm_fwd_any<T>
+				<<<blocks_for(heads, WARPS), THREADS, 0, stream>>>(y, gg, o, on, s);
 		K3_CUDA_LAUNCHED("norm_fwd");
 	}
 }
@@ -297,13 +298,10 @@ kda_out_bwd_dx(void *const *buf, const struct k3_kda_out_args *a, const struct k
 {
 	cudaStream_t stream = (cudaStream_t)cuda->stream;
 	size_t parts = parts_of(a), shared = WARPS * a->v * sizeof(float);
-	struct back_buffers<T> b = {NULL,
-				    (T *)buf[0],
-				    (float *)cuda->scratch,
-				    (const T *)buf[3],
-				    (const T *)buf[2],
-				    NULL,
-				    (const float *)buf[a->on.first]};
+	struct back_buffers<T> b = {
+		NULL, (T *)buf[0], (float *)cuda->scratch, (const T *)buf[3],
+			(const T *)buf[2], NULL, (const float *)buf[a->on.first]
+	};
 	struct k3_cuda_column_sum sum = {(float *)buf[a->don.first], NULL, b.don,
 					 a->don.accumulate != 0};
 

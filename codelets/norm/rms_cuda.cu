@@ -181,8 +181,8 @@ __launch_bounds__(THREADS, BLOCKS)
 		for (int i = 0; i < PACKS; i++) {
 			size_t c = (threadIdx.x + i * blockDim.x) * N;
 			if (c < d)
-				pack_back<T>(sum, b, x[i], dy[i], addend + i, r,
-					     dot * r / (float)d, row * d, c);
+				pack_back<T>(sum, b, x[i], dy[i], addend + i, r, dot * r / (float)d,
+					     row * d, c);
 		}
 	}
 	__syncthreads();
@@ -303,11 +303,12 @@ forward(const struct k3_cuda *cuda, void *y, const struct factors &f, const void
 	if (n == 0 || d == 0)
 		return;
 	if (team)
-		rms_fwd<T><<<blocks_for(n, THREADS / team), dim3(team, THREADS / team), 0, stream>>>(
-			(T *)y, f, (const T *)x, w, n, d);
+		rms_fwd<T>
+			<<<blocks_for(n, THREADS / team), dim3(team, THREADS / team), 0, stream>>>(
+				(T *)y, f, (const T *)x, w, n, d);
 	else
 		rms_fwd_any<T><<<blocks_for(n, ROWS), THREADS, 0, stream>>>((T *)y, f, (const T *)x,
-									   w, n, d);
+									    w, n, d);
 	K3_CUDA_LAUNCHED("rms_fwd");
 }
 
@@ -370,7 +371,8 @@ backward(const struct k3_cuda *cuda, const struct k3_cuda_rms_bwd *b, float *par
 		return parts;
 	if (team) {
 		bytes *= THREADS / team;
-		rms_bwd<T><<<(unsigned)parts, dim3(team, THREADS / team), bytes, stream>>>(part, *b);
+		rms_bwd<T>
+			<<<(unsigned)parts, dim3(team, THREADS / team), bytes, stream>>>(part, *b);
 	} else {
 		rms_bwd_any<T><<<(unsigned)parts, THREADS, 0, stream>>>(part, *b);
 	}
