@@ -51,6 +51,7 @@ cuda_sources = \
 cuda_headers = \
 	codelets/attnres/mix.cuh \
 	codelets/attnres/mix_bwd.cuh \
+	codelets/attnres/mix_bwd_team.cuh \
 	codelets/attnres/mix_fwd.cuh \
 	codelets/cuda/attn.cuh \
 	codelets/cuda/attn.h \
@@ -73,6 +74,7 @@ cuda_headers = \
 	codelets/kda/kda_conv_bwd.cuh \
 	codelets/kda/kda_local.cuh \
 	codelets/kda/kda_mma.cuh \
+	codelets/kda/kda_out.cuh \
 	codelets/kda/kda_ptx.cuh \
 	codelets/kda/kda_rows.cuh \
 	codelets/kda/kda_scan.cuh \
@@ -85,6 +87,7 @@ cuda_headers = \
 	codelets/moe/fast_situ.cuh \
 	codelets/moe/rows.cuh \
 	codelets/moe/wgmma.cuh \
+	codelets/norm/rms_any.cuh \
 	codelets/optim/flat.cuh \
 	codelets/vit/gelu.cuh \
 	codelets/vit/vit.cuh

@@ -4,29 +4,10 @@
  * long, are looked at twice in memory. */
 #include "../cuda/runs.cuh"
 #include "../cuda/team.cuh"
-#include "rms_cuda.h"
+#include "rms_any.cuh"
 
-enum { THREADS = 256, ROWS = THREADS / 32, PACKS = 4, BLOCKS = 2, PROCESSORS = 132 };
+enum { THREADS = 256, PACKS = 4, BLOCKS = 2, PROCESSORS = 132 };
 enum { PARTS = 1056, PARTS_LEAST = 264 };
-
-/* Factors of rows: the last of `step` floats each; again: they are read, not made. */
-struct factors {
-	float *stat;
-	size_t step;
-	float eps;
-	bool again;
-};
-
-/* The statistics of a row with factor r, by one thread. */
-static __device__ __forceinline__ void
-put_factor(const struct factors &f, size_t row, float r)
-{
-	float *at = f.stat + row * f.step;
-
-	for (size_t i = 0; i + 1 < f.step; i++)
-		at[i] = i == 0 ? 1.0f : 0.0f;
-	at[f.step - 1] = r;
-}
 
 /* The thread's packs of a row, zeros behind its end. */
 template <typename T>
@@ -83,30 +64,6 @@ __launch_bounds__(THREADS)
 			v[i][k] *= r * u[k];
 		pack_store(y + row * d + c, v[i]);
 	}
-}
-
-/* A row of any width to a warp. */
-template <typename T>
-static __global__ void
-rms_fwd_any(T *y, struct factors f, const T *x, const float *w, size_t n, size_t d)
-{
-	size_t row = (size_t)blockIdx.x * ROWS + threadIdx.x / 32, lane = threadIdx.x % 32;
-	float sum = 0, r;
-
-	if (row >= n)
-		return;
-	x += row * d;
-	if (f.again) {
-		r = f.stat[(row + 1) * f.step - 1];
-	} else {
-		for (size_t c = lane; c < d; c += 32)
-			sum += wide(x[c]) * wide(x[c]);
-		r = 1.0f / sqrtf(warp_sum(sum) / (float)d + f.eps);
-		if (lane == 0)
-			put_factor(f, row, r);
-	}
-	for (size_t c = lane; c < d; c += 32)
-		y[row * d + c] = narrow<T>(wide(x[c]) * r * w[c]);
 }
 
 /* dx of a pack, and its part of dw. */
@@ -191,34 +148,6 @@ __launch_bounds__(THREADS, BLOCKS)
 		for (unsigned k = 0; k < blockDim.y; k++)
 			all += shared[k * d + c];
 		part[blockIdx.x * d + c] = all;
-	}
-}
-
-/* A row of any width to a block; its part is its sum. */
-template <typename T>
-static __global__ void
-rms_bwd_any(float *part, const __grid_constant__ struct k3_cuda_rms_bwd b)
-{
-	__shared__ float warps[32];
-	size_t d = b.d;
-	float *sum = part + blockIdx.x * d;
-
-	for (size_t c = threadIdx.x; c < d; c += blockDim.x)
-		sum[c] = 0;
-	for (size_t row = blockIdx.x; row < b.n; row += gridDim.x) {
-		const T *x = (const T *)b.x + row * d, *dy = (const T *)b.dy + row * d;
-		float r = b.stat[(row + 1) * b.step - 1], dot = 0;
-		for (size_t c = threadIdx.x; c < d; c += blockDim.x)
-			dot += wide(dy[c]) * b.w[c] * wide(x[c]);
-		float mean = block_sum(dot, warps) * r / (float)d;
-		for (size_t c = threadIdx.x; c < d; c += blockDim.x) {
-			float g = wide(dy[c]), n = wide(x[c]) * r, v = r * (g * b.w[c] - n * mean);
-			sum[c] += g * n;
-			for (int a = 0; a < 2; a++)
-				if (b.addend[a])
-					v += wide(((const T *)b.addend[a])[row * d + c]);
-			((T *)b.dx)[row * d + c] = narrow<T>(v);
-		}
 	}
 }
 
@@ -307,8 +236,8 @@ forward(const struct k3_cuda *cuda, void *y, const struct factors &f, const void
 			<<<blocks_for(n, THREADS / team), dim3(team, THREADS / team), 0, stream>>>(
 				(T *)y, f, (const T *)x, w, n, d);
 	else
-		rms_fwd_any<T><<<blocks_for(n, ROWS), THREADS, 0, stream>>>((T *)y, f, (const T *)x,
-									    w, n, d);
+		rms_fwd_any<T><<<blocks_for(n, RMS_ROWS), 32 * RMS_ROWS, 0, stream>>>(
+			(T *)y, f, (const T *)x, w, n, d);
 	K3_CUDA_LAUNCHED("rms_fwd");
 }
 
