@@ -23,16 +23,17 @@ check(cudaError_t e, const char *what)
 	}
 }
 
-/* Device memory of random bf16 (float) numbers around `mean`. */
+/* Device memory of random bf16 (float) numbers around `mean`: a pattern that repeats after a length
+ * which divides no row. */
 static void *
 random_data(size_t n, int is_float, float mean, float spread)
 {
-	size_t bytes = n * (is_float ? 4 : 2);
-	unsigned char *host = malloc(bytes + 4);
+	enum { PATTERN = 1000003 };
+	size_t unit = is_float ? 4 : 2, own = n < PATTERN ? n : PATTERN;
+	unsigned char *host = malloc((own + 1) * unit), *device;
 	uint32_t state = 12345;
-	void *device;
 
-	for (size_t i = 0; i < n; i++) {
+	for (size_t i = 0; i < own; i++) {
 		float x;
 		uint32_t bits;
 		state = state * 1664525u + 1013904223u;
@@ -43,8 +44,11 @@ random_data(size_t n, int is_float, float mean, float spread)
 		else
 			memcpy(host + 2 * i, (char *)&bits + 2, 2);
 	}
-	check(cudaMalloc(&device, bytes + 256), "cudaMalloc");
-	check(cudaMemcpy(device, host, bytes, cudaMemcpyHostToDevice), "upload");
+	check(cudaMalloc((void **)&device, n * unit + 256), "cudaMalloc");
+	for (size_t i = 0; i < n; i += PATTERN)
+		check(cudaMemcpy(device + i * unit, host, (n - i < own ? n - i : own) * unit,
+				 cudaMemcpyHostToDevice),
+		      "upload");
 	free(host);
 	return device;
 }
