@@ -6,6 +6,7 @@ cuda_sources = \
 	codelets/cuda/attn_fwd.cu \
 	codelets/cuda/cuda.cu \
 	codelets/cuda/gemm.cu \
+	codelets/cuda/linear.cu \
 	codelets/embed/embed_cuda.cu \
 	codelets/glu/glu_cuda.cu \
 	codelets/kda/kda_chunk_cuda.cu \
@@ -89,6 +90,7 @@ cuda_headers = \
 	codelets/moe/wgmma.cuh \
 	codelets/norm/rms_any.cuh \
 	codelets/optim/flat.cuh \
+	codelets/optim/rng.cuh \
 	codelets/vit/gelu.cuh \
 	codelets/vit/vit.cuh
 
