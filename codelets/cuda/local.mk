@@ -61,6 +61,8 @@ cuda_sources = \
 cuda_headers = \
 	codelets/attnres/mix.cuh \
 	codelets/attnres/mix_bwd.cuh \
+	codelets/attnres/mix_bwd_team.cuh \
+	codelets/attnres/mix_fwd.cuh \
 	codelets/cuda/attn.cuh \
 	codelets/cuda/attn.h \
 	codelets/cuda/attn_bwd_load.cuh \
@@ -80,14 +82,17 @@ cuda_headers = \
 	codelets/cuda/pointers.cuh \
 	codelets/cuda/runs.cuh \
 	codelets/cuda/situ.cuh \
+	codelets/cuda/team.cuh \
 	codelets/cuda/wgmma.cuh \
 	codelets/kda/kda_channels.cuh \
 	codelets/kda/kda_chunk.cuh \
 	codelets/kda/kda_conv.cuh \
+	codelets/kda/kda_conv_bwd.cuh \
 	codelets/kda/kda_decay.cuh \
 	codelets/kda/kda_inverse.cuh \
 	codelets/kda/kda_local.cuh \
 	codelets/kda/kda_mma.cuh \
+	codelets/kda/kda_out.cuh \
 	codelets/kda/kda_ptx.cuh \
 	codelets/kda/kda_rows.cuh \
 	codelets/kda/kda_scan.cuh \
@@ -113,6 +118,7 @@ cuda_headers = \
 	codelets/moe/moe_finish.cuh \
 	codelets/moe/moe_task.h \
 	codelets/moe/rows.cuh \
+	codelets/norm/rms_any.cuh \
 	codelets/optim/flat.cuh \
 	codelets/optim/rng.cuh \
 	codelets/vit/gelu.cuh \
