@@ -107,4 +107,19 @@ copy_async_word(void *to, const void *from)
 		     : "memory");
 }
 
+static __device__ __forceinline__ void
+copy_commit(void)
+{
+	asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+/** All but the N youngest groups of copies have arrived, and products may read them after a barrier. */
+template <int N>
+static __device__ __forceinline__ void
+copy_wait(void)
+{
+	asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+	asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
 #endif

@@ -58,13 +58,6 @@ wgmma_rows_of_both(float *d, uint64_t a, uint64_t b, int add)
 #endif
 }
 
-/** Rows 16 k .. 16 k + 15 of a tile of two panels. */
-static __device__ __forceinline__ uint64_t
-two_panels(uint32_t tile, int k)
-{
-	return mn_major(tile, WALK_ROWS, 0, k) + ((uint64_t)(WALK_PANEL / 16 - 1) << 16);
-}
-
 /** d (+)= A tile^T, sums over the 16 STEPS columns of a tile of 64 rows. */
 template <int STEPS, bool MINUS>
 static __device__ __forceinline__ void
@@ -83,7 +76,7 @@ times_tile(float *d, const uint32_t *a, uint32_t tile)
 {
 #pragma unroll
 	for (int k = 0; k < WALK_ROWS / 16; k++)
-		wgmma_left<128, MINUS, true>(d, a + 4 * k, two_panels(tile, k), 1);
+		wgmma_left<128, MINUS, true>(d, a + 4 * k, mn_major(tile, WALK_ROWS, k), 1);
 }
 
 /** d (+)= left^T tile, sums over the 64 rows of both; left has 64 columns, tile COLS. */
@@ -93,10 +86,8 @@ tiles_product(float *d, uint32_t left, uint32_t tile, bool add)
 {
 #pragma unroll
 	for (int k = 0; k < WALK_ROWS / 16; k++)
-		wgmma_rows_of_both<COLS>(d, mn_major(left, WALK_ROWS, 0, k),
-					 COLS == 64 ? mn_major(tile, WALK_ROWS, 0, k)
-						    : two_panels(tile, k),
-					 add || k > 0);
+		wgmma_rows_of_both<COLS>(d, mn_major(left, WALK_ROWS, k),
+					 mn_major(tile, WALK_ROWS, k), add || k > 0);
 }
 
 /** Accumulators of N columns that wgmma_wait has brought in. */
