@@ -113,7 +113,9 @@ enum k3_family {
 #define K3_BF16_OP_MAP(X)                                                   \
 	X(EMBED_FWD, embed_fwd, k3_embed_args, k3_embed_fwd_cpu_bf16)       \
 	X(ADAMW_STEP, adamw_step, k3_adamw_args, k3_adamw_step_cpu_f32)     \
-	X(CAST_PARAMS, cast_params, k3_cast_args, k3_cast_params_cpu)
+	X(CAST_PARAMS, cast_params, k3_cast_args, k3_cast_params_cpu)       \
+	X(PARAM_INIT, param_init, k3_param_init_args, k3_param_init_cpu_f32) \
+	X(HASH_DATA, hash_data, k3_hash_args, k3_hash_data_cpu)
 
 /* Operations whose arguments come with the submission: X(enum, name, family) */
 #define K3_IO_OP_MAP(X)                 \

@@ -3,6 +3,7 @@ EXTRA_DIST += \
 	contrib/build-starpu.sh \
 	contrib/check.sh \
 	contrib/demo.sh \
+	contrib/gpu-check.sh \
 	contrib/learning-curve.sh \
 	contrib/packages.sh \
 	contrib/programs.sh \

@@ -160,6 +160,7 @@ k3_bench_calibrate(int argc, char **argv)
 	openblas_set_num_threads(1);
 #endif
 	k3_machine_init(&machine, k3_runtime_blas(NULL), k3_runtime_cores());
+	(void)k3_device_gpu(&machine.gpu); /* what it tells of itself is enough (planner/gpu.h) */
 	path = rq.file ? strdup(rq.file) : k3_machine_path(machine.host);
 	if (!path) {
 		k3_error("drivers", "no folder for the machine file: HOME is not set; --machine "

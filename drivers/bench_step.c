@@ -18,7 +18,7 @@
 enum { MOST_DOCS = 4096, MOST_SCHEDULERS = 64 };
 
 struct step_options {
-	const char *model, *documents, *scheduler, *activations, *trace, *dtype;
+	const char *model, *documents, *scheduler, *activations, *trace, *dtype, *device;
 	long long layers, vocab, tokens, accumulate, workers, window, steps, rounds, warmup, seed;
 	struct k3_cut cut;
 	struct k3_images images;
@@ -50,11 +50,16 @@ static const struct {
 	K3I_COLUMN("plan_gflop", result.plan_gflop),
 	K3I_COLUMN("gflop_per_s", result.gflop_per_s),
 	K3I_COLUMN("sgemm_gflop_per_s", result.sgemm_gflop_per_s),
+	K3I_COLUMN("gpu_gflop_per_s", result.gpu_gflop_per_s),
 	K3I_COLUMN("ratio", result.ratio),
 	K3I_COLUMN("cpu_ratio", result.cpu_ratio),
 	K3I_COLUMN("kernel_share", result.kernel_share),
 	K3I_COLUMN("tasks", result.tasks),
 	K3I_COLUMN("mean_task_ms", result.mean_task_ms),
+	K3I_COLUMN("gpus", result.cuda_workers),
+	K3I_COLUMN("gpu_busy", result.gpu_busy),
+	K3I_COLUMN("runtime_share", result.runtime_share),
+	K3I_COLUMN("gpu_gib", result.gpu_gib),
 	K3I_COLUMN("submit_us_per_task", result.submit_us),
 	K3I_COLUMN("plan_s", result.plan_s),
 	K3I_COLUMN("plan_share", result.plan_share),
@@ -69,9 +74,9 @@ enum { N_COLUMNS = sizeof(columns) / sizeof(columns[0]) };
 static void
 print_header(void)
 {
-	printf("model\tlayers\tvocab\ttokens\taccumulate\ttile\tdtype\tactivations\tscheduler\twork"
-	       "ers\tst"
-	       "arpu\tblas");
+	printf("model\tlayers\tvocab\ttokens\taccumulate\ttile\tdtype\tdevice\tactivations\tschedul"
+	       "er\t"
+	       "workers\tstarpu\tblas");
 	for (size_t i = 0; i < N_COLUMNS; i++)
 		printf("\t%s", columns[i].name);
 	printf("\tfingerprint\tsame\tstatus\n");
@@ -86,9 +91,9 @@ print_row(const struct step_options *o, const struct k3i_step_case *what, const 
 	if (o->cut.tile_tokens)
 		snprintf(tile, sizeof(tile), "%lld", o->cut.tile_tokens);
 	char *activations = k3_activations_text(what->plan.activations, what->config.layers);
-	printf("%s\t%u\t%u\t%lld\t%zu\t%s\t%s\t%s\t%s\t%.9g\t%s\t%s", what->config.name,
+	printf("%s\t%u\t%u\t%lld\t%zu\t%s\t%s\t%s\t%s\t%s\t%.9g\t%s\t%s", what->config.name,
 	       what->config.layers, what->config.vocab, o->tokens, what->accumulate, tile, o->dtype,
-	       activations ? activations : "?",
+	       o->device, activations ? activations : "?",
 	       x->scheduler[0]	 ? x->scheduler
 	       : what->scheduler ? what->scheduler
 				 : "-",
@@ -180,7 +185,9 @@ make_case(struct step_options *o, struct k3i_step_case *what)
 	K3_TRY(parse_documents(o, what));
 	k3_plan_options_init(&what->plan);
 	k3_images_apply(&o->images, &what->plan);
-	K3_TRY(k3_session_dtype(&what->plan.dtype, o->dtype));
+	K3_TRY(k3_session_dtype(&what->plan.dtype, "dtype", o->dtype));
+	K3_TRY(k3_device_parse(&what->device, o->device));
+	o->cut.device = what->device;
 	if (o->images.tokens > o->tokens) {
 		k3_error("drivers", "--images take %u rows; --tokens are %lld", o->images.tokens,
 			 o->tokens);
@@ -336,6 +343,7 @@ parse(struct step_options *o, int argc, char **argv)
 		 "compares bits of loss, gradients and parameters, twice and between rows", false},
 		{"trace", "DIR", K3_OPT_STRING, &o->trace, 0, 0,
 		 "records all tasks of a single row, as k3_train does", false},
+		K3_DEVICE_OPTION(&o->device),
 		K3_DTYPE_OPTION(&o->dtype),
 		{"check", NULL, K3_OPT_SWITCH, &o->check, 0, 0, "checks and times nothing", false},
 		{"limit", "SECONDS", K3_OPT_REAL, &o->limit_s, 1, 1e6,
@@ -379,6 +387,7 @@ k3_bench_step(int argc, char **argv)
 {
 	struct step_options o = {.tokens = 1024,
 				 .dtype = "fp32",
+				 .device = "cpu",
 				 .accumulate = 1,
 				 .cut.tile_tokens = K3_TILE_AUTO,
 				 .steps = 2,

@@ -1,6 +1,7 @@
 /* One configuration of k3_bench step, and what was measured (inside drivers/). */
 #ifndef K3_DRIVERS_BENCH_STEP_H
 #define K3_DRIVERS_BENCH_STEP_H
+#include "../tasks/device.h"
 #include "images.h"
 
 struct k3i_step_case {
@@ -16,6 +17,7 @@ struct k3i_step_case {
 	uint32_t window;
 	bool check_only;       /* no figures */
 	const char *trace_dir; /* NULL: nothing is traced */
+	enum k3_device device;
 };
 
 /* Plain data: it goes through a pipe. */
@@ -23,13 +25,17 @@ struct k3i_step_result {
 	char scheduler[48], starpu[32], blas[48];
 	uint64_t fingerprint;
 	bool finished;
-	double workers, loss, expected_loss;
+	double workers, cuda_workers, loss, expected_loss;
 	double median_ms, least_ms, most_ms; /* of a step */
 	double tokens_per_s;
 	double model_gflop, plan_gflop; /* of a step: the model's products; all tasks of the plan */
 	double gflop_per_s, sgemm_gflop_per_s, ratio;
+	double gpu_gflop_per_s; /* cuBLAS, in place of sgemm when there is a device */
 	double cpu_ratio; /* the same by processor time, of the process and of the sgemm threads */
 	double kernel_share, tasks, mean_task_ms; /* tasks of a step */
+	/* of devices' streams, in a round of its own that is traced: in tasks; idle beside a ready task */
+	double gpu_busy, runtime_share;
+	double gpu_gib;		   /* taken on the device after the steps */
 	double submit_us;	   /* processor time of the submitting thread, a task */
 	double plan_s, plan_share; /* of one new layout; of all of a step's, new */
 };

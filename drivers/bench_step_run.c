@@ -12,7 +12,9 @@
 #include "../common/rng.h"
 #include "../common/status.h"
 #include "../planner/model_flops.h"
+#include "../tasks/trace.h"
 #include "../tasks/usage.h"
+#include "bench_device.h"
 #include "bench_step.h"
 #include "median.h"
 #include "session.h"
@@ -23,9 +25,10 @@ enum { CHECK_STEPS = 2 };
 struct bench {
 	const struct k3i_step_case *what;
 	struct k3_session session;
-	size_t tokens;		/* of a microbatch */
-	int32_t *rows[2], *doc; /* by parity: accumulate x (ids | labels) */
-	uint64_t step;		/* next to be submitted */
+	struct k3i_device *device; /* NULL: CPU workers alone */
+	size_t tokens;		   /* of a microbatch */
+	int32_t *rows[2], *doc;	   /* by parity: accumulate x (ids | labels) */
+	uint64_t step;		   /* next to be submitted */
 	double submit_cpu_s, submitted;
 };
 
@@ -82,7 +85,10 @@ open_all(struct bench *b, const struct k3i_step_case *what)
 			b->doc[at++] = (int32_t)i + 1;
 	K3_TRY(k3_session_open(&b->session, &what->config, &what->plan,
 			       &(struct k3_runtime_options){.window = what->window,
+							    .device = what->device,
 							    .trace_dir = what->trace_dir}));
+	if (what->device != K3_DEVICE_CPU)
+		K3_TRY(k3i_device_open(&b->device, what->plan.dtype == K3_BF16, 0));
 out:
 	return ret;
 }
@@ -90,6 +96,7 @@ out:
 static void
 close_all(struct bench *b)
 {
+	k3i_device_close(b->device);
 	k3_session_close(&b->session);
 	free(b->rows[0]);
 	free(b->rows[1]);
@@ -289,7 +296,7 @@ summarise(const struct bench *b, struct k3i_step_result *r, const struct round *
 	r->least_ms = 1e3 * step[0];
 	r->most_ms = 1e3 * step[n - 1];
 	r->kernel_share = k3i_median(share, n);
-	r->sgemm_gflop_per_s = k3i_median(sgemm, n);
+	*(b->device ? &r->gpu_gflop_per_s : &r->sgemm_gflop_per_s) = k3i_median(sgemm, n);
 	r->ratio = k3i_median(ratio, n);
 	r->cpu_ratio = k3i_median(cpu_ratio, n);
 	r->tokens_per_s = (double)(b->tokens * b->what->accumulate) / r->median_ms * 1e3;
@@ -298,12 +305,17 @@ summarise(const struct bench *b, struct k3i_step_result *r, const struct round *
 	r->plan_share = 1e3 * r->plan_s * (double)b->what->accumulate / r->median_ms;
 }
 
+/* Of the device when there is one, else of as many cores as there are workers. */
 static struct k3i_sgemm_rate
 machine_rate(const struct bench *b)
 {
+	struct k3i_sgemm_rate rate = {0};
+
 	k3_runtime_pause(b->session.runtime);
-	struct k3i_sgemm_rate rate =
-		k3i_sgemm_rate(k3_runtime_workers(b->session.runtime), sgemm_s);
+	if (b->device)
+		rate.gflop_per_s = 1e-9 * k3i_device_rate(b->device, K3I_DEVICE_PRODUCT);
+	else
+		rate = k3i_sgemm_rate(k3_runtime_workers(b->session.runtime), sgemm_s);
 	k3_runtime_resume(b->session.runtime);
 	return rate;
 }
@@ -323,12 +335,34 @@ time_round(struct bench *b, const struct k3i_step_result *r, struct k3i_sgemm_ra
 	k3_usage_read(usage);
 	cpu_s = (k3_clock_s(CLOCK_PROCESS_CPUTIME_ID) - cpu_s) / steps;
 	round->step_s = (k3_clock_s(CLOCK_MONOTONIC) - begin) / steps;
-	round->kernel_share = k3_usage_share(usage);
+	round->kernel_share = b->device ? 0 : k3_usage_share(usage);
 	*machine = machine_rate(b);
 	round->sgemm = 0.5 * (before.gflop_per_s + machine->gflop_per_s);
 	round->ratio = r->model_gflop / round->step_s / round->sgemm;
-	round->cpu_ratio = r->model_gflop / cpu_s /
-			   (0.5 * (before.gflop_per_cpu_s + machine->gflop_per_cpu_s));
+	round->cpu_ratio =
+		b->device ? 0
+			  : r->model_gflop / cpu_s /
+				    (0.5 * (before.gflop_per_cpu_s + machine->gflop_per_cpu_s));
+out:
+	return ret;
+}
+
+/* A round of its own: recording may cost time. */
+static int
+look_at_device(struct bench *b, struct k3i_step_result *r)
+{
+	struct k3_trace_share share;
+	double loss;
+	int ret;
+
+	r->gpu_gib = k3i_device_bytes_used(b->device) / (1 << 30);
+	if (!b->what->trace_dir)
+		K3_TRY(k3_runtime_trace_start(b->session.runtime, NULL));
+	K3_TRY(run_steps(b, b->what->steps, &loss));
+	K3_TRY(k3_runtime_trace_share(b->session.runtime, true, &share));
+	r->gpu_busy = share.kernels;
+	r->runtime_share = share.runtime;
+	K3_TRY(k3_runtime_trace_finish(b->session.runtime));
 out:
 	return ret;
 }
@@ -352,8 +386,11 @@ time_rounds(struct bench *b, struct k3i_step_result *r)
 	}
 	r->tasks = (double)all.tasks / (double)(what->rounds * what->steps);
 	r->mean_task_ms = k3_usage_mean_task_ms(&all);
-	k3_usage_warn_short(&all);
 	summarise(b, r, round);
+	if (b->device)
+		K3_TRY(look_at_device(b, r));
+	else
+		k3_usage_warn_short(&all);
 out:
 	return ret;
 }
@@ -371,6 +408,7 @@ k3i_step_run(const struct k3i_step_case *what, struct k3i_step_result *result)
 	strncpy(result->starpu, k3_runtime_version(b.session.runtime), sizeof(result->starpu) - 1);
 	strncpy(result->blas, k3_runtime_blas(b.session.runtime), sizeof(result->blas) - 1);
 	result->workers = k3_runtime_workers(b.session.runtime);
+	result->cuda_workers = k3_runtime_cuda_workers(b.session.runtime);
 	K3_TRY(check(&b, result));
 	count_flops(&b, result);
 	if (!what->check_only) {

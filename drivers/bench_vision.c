@@ -179,7 +179,7 @@ parse(struct k3i_vision_bench *b, int argc, char **argv)
 		k3_error("drivers", "--images %s: nothing to measure", b->images.text);
 		K3_TRY(K3_EINVAL);
 	}
-	K3_TRY(k3_session_machine(&b->machine, b->machine_file));
+	K3_TRY(k3_session_machine(&b->machine, b->machine_file, K3_DEVICE_CPU));
 	if (b->workers) {
 		char text[24];
 		snprintf(text, sizeof(text), "%lld", b->workers);

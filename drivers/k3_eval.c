@@ -133,10 +133,10 @@ open_session(struct k3_session *session, struct k3_machine *machine, const struc
 	int ret;
 
 	K3_TRY(k3_device_parse(&runtime.device, a->device));
-	K3_TRY(k3_session_dtype(&dtype, a->dtype));
+	K3_TRY(k3_session_dtype(&dtype, "dtype", a->dtype));
 	if (a->data || a->caption)
 		K3_TRY(has_images(a->data ? a->data : a->caption, &images));
-	K3_TRY(k3_session_machine(machine, a->machine));
+	K3_TRY(k3_session_machine(machine, a->machine, runtime.device));
 	K3_TRY(k3_eval_open(session, a->load, (uint32_t)a->tile, &runtime, a->cut_state, machine,
 			    images, dtype));
 	if (a->data)

@@ -21,8 +21,8 @@
 enum { EXIT_USAGE = 2, NOTHING_TO_DO = -1 };
 
 struct arguments {
-	const char *dtype, *model, *documents, *mesh_text, *activations, *dot, *dot_layers, *json,
-		*vision_table;
+	const char *device, *dtype, *optimizer_dtype, *model, *documents, *mesh_text, *activations,
+		*dot, *dot_layers, *json, *vision_table;
 	long long layers, vocab, tokens, accumulate;
 	struct k3_cut cut;
 	struct k3_images images;
@@ -52,7 +52,9 @@ parse(int argc, char **argv, struct arguments *a)
 		 "their lengths; what is left of T is padding (one document)", false},
 		K3_CUT_OPTIONS(&a->cut),
 		K3_IMAGES_OPTIONS(&a->images),
+		K3_DEVICE_OPTION(&a->device),
 		K3_DTYPE_OPTION(&a->dtype),
+		K3_OPTIMIZER_DTYPE_OPTION(&a->optimizer_dtype),
 		{"accumulate", "M", K3_OPT_INT, &a->accumulate, 1, 1e6,
 		 "microbatches of a step (1)", false},
 		{"mesh", "KEY=N,...", K3_OPT_STRING, &a->mesh_text, 0, 0,
@@ -81,7 +83,9 @@ parse(int argc, char **argv, struct arguments *a)
 	};
 	int first, ret;
 
-	*a = (struct arguments){.dtype = "fp32",
+	*a = (struct arguments){.device = "cpu",
+				.dtype = "fp32",
+				.optimizer_dtype = "fp32",
 				.accumulate = 1,
 				.cut.tile_tokens = K3_TILE_AUTO,
 				.mesh = {1, 1, 1, 0}};
@@ -271,7 +275,12 @@ run(struct arguments *a, const struct k3_config *config)
 	k3_plan_options_init(&a->options);
 	a->options.mesh = a->mesh;
 	k3_images_apply(&a->images, &a->options);
-	ret = k3_session_dtype(&a->options.dtype, a->dtype);
+	ret = k3_session_dtype(&a->options.dtype, "dtype", a->dtype);
+	if (ret == K3_OK)
+		ret = k3_session_dtype(&a->options.optimizer_dtype, "optimizer-dtype",
+				       a->optimizer_dtype);
+	if (ret == K3_OK)
+		ret = k3_device_parse(&a->cut.device, a->device);
 	if (ret != K3_OK)
 		return EXIT_USAGE;
 	ret = k3_session_cut(&a->options, &a->machine, &a->cut, config, (size_t)a->tokens);

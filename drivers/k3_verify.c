@@ -47,7 +47,7 @@ parse(struct k3_verify_options *o, int argc, char **argv, int *first)
 	if (ret == K3_OK)
 		ret = k3_device_parse(&o->runtime.device, device);
 	if (ret == K3_OK)
-		ret = k3_session_dtype(&o->dtype, dtype);
+		ret = k3_session_dtype(&o->dtype, "dtype", dtype);
 	if (ret == K3_OK && *first == argc) {
 		k3_error("drivers", "no file is given; --help tells more");
 		ret = K3_EINVAL;

@@ -3,6 +3,8 @@ noinst_LTLIBRARIES += drivers/libdrivers.la
 drivers_libdrivers_la_SOURCES = \
 	drivers/bench.h \
 	drivers/bench_calibrate.c \
+	drivers/bench_device.c \
+	drivers/bench_device.h \
 	drivers/bench_op.c \
 	drivers/bench_sgemm.c \
 	drivers/bench_step.c \

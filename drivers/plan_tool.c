@@ -16,6 +16,7 @@
 #include "../common/status.h"
 #include "../planner/mesh.h"
 #include "../planner/plan_check.h"
+#include "../tasks/device.h"
 
 enum { MAX_TASKS = 4000000 };
 
@@ -79,6 +80,8 @@ take(struct job *job, struct k3_plan *plan, uint64_t times, bool picture)
 	K3_TRY(k3_plan_check(plan));
 	K3_TRY(k3_order_add(job->order, plan, job->rank));
 	K3_TRY(k3_memory_use_add(&job->memory, plan));
+	if (job->model->options.for_gpus)
+		k3_memory_add_scratch(&job->memory.memory, k3_device_scratch_bytes(plan));
 	if (job->rank > 0)
 		goto out;
 	K3_TRY(k3_plan_stats_add(&job->result->stats, plan, times));

@@ -14,11 +14,15 @@
 /* Plans may be dropped when the clock has moved by PLAN_IS_OLD since their last use. */
 enum { CACHED_PLANS = 64, PLAN_IS_OLD = 4 };
 
+/* Initial values depend on nothing, so all their tasks would be ready at once; a worker that steals looks
+ * through a whole queue of them for one that it can run, and holds up the one that has it. */
+enum { INIT_WINDOW = 256 };
+
 int
-k3_session_dtype(enum k3_dtype *dtype, const char *text)
+k3_session_dtype(enum k3_dtype *dtype, const char *option, const char *text)
 {
 	if (strcmp(text, "fp32") != 0 && strcmp(text, "bf16") != 0) {
-		k3_error("drivers", "--dtype %s: must be fp32 or bf16", text);
+		k3_error("drivers", "--%s %s: must be fp32 or bf16", option, text);
 		return K3_EINVAL;
 	}
 	*dtype = strcmp(text, "bf16") == 0 ? K3_BF16 : K3_F32;
@@ -26,9 +30,22 @@ k3_session_dtype(enum k3_dtype *dtype, const char *text)
 }
 
 int
-k3_session_machine(struct k3_machine *machine, const char *file)
+k3_session_machine(struct k3_machine *machine, const char *file, enum k3_device device)
 {
-	return k3_machine_open(machine, file, k3_runtime_blas(NULL), k3_runtime_cores());
+	int ret;
+
+	K3_TRY(k3_machine_open(machine, file, k3_runtime_blas(NULL), k3_runtime_cores()));
+	if (device != K3_DEVICE_CPU && !*machine->gpu.name)
+		(void)k3_device_gpu(&machine->gpu);
+out:
+	return ret;
+}
+
+static void
+set_device(struct k3_plan_options *options, enum k3_device device)
+{
+	options->for_gpus = device != K3_DEVICE_CPU;
+	options->on_gpus = device == K3_DEVICE_CUDA;
 }
 
 static int
@@ -37,7 +54,7 @@ choose(struct k3_cut *cut, struct k3_plan_options *options, const struct k3_conf
 {
 	const struct k3_machine *m = options->machine;
 	struct k3_choice choice;
-	char tile[32] = "all", experts[48] = "";
+	char tile[32] = "all", experts[48] = "", whom[96];
 	int ret;
 
 	K3_TRY(k3_choose(&choice, config, options, tokens));
@@ -50,11 +67,16 @@ choose(struct k3_cut *cut, struct k3_plan_options *options, const struct k3_conf
 		snprintf(tile, sizeof(tile), "%u", choice.tile_tokens);
 	if (choice.expert_groups)
 		snprintf(experts, sizeof(experts), " --expert-groups %u", choice.expert_groups);
+	if (options->for_gpus)
+		snprintf(whom, sizeof(whom), "a GPU (%s)", *m->gpu.name ? m->gpu.name : "default");
+	else
+		snprintf(whom, sizeof(whom), "%u cores by %s rates", m->cores,
+			 m->measured ? "measured" : "default");
 	k3_info("drivers",
-		"chosen for %u cores by %s rates: --tile-tokens %s --kda-groups %u --mla-groups "
-		"%u%s; tasks of %.3g ms on average",
-		m->cores, m->measured ? "measured" : "default", tile, choice.kda_groups,
-		choice.mla_groups, experts, choice.estimate.mean_task_us * 1e-3);
+		"chosen for %s: --tile-tokens %s --kda-groups %u --mla-groups %u%s; tasks of %.3g "
+		"ms on average",
+		whom, tile, choice.kda_groups, choice.mla_groups, experts,
+		choice.estimate.mean_task_us * 1e-3);
 out:
 	return ret;
 }
@@ -69,7 +91,11 @@ k3_session_cut(struct k3_plan_options *options, struct k3_machine *machine, stru
 	options->kda_groups = (uint32_t)cut->kda_groups;
 	options->mla_groups = (uint32_t)cut->mla_groups;
 	options->expert_groups = (uint32_t)cut->expert_groups;
-	K3_TRY(k3_session_machine(machine, cut->machine));
+	set_device(options, cut->device);
+	options->head_rows =
+		cut->head_rows ? (uint32_t)cut->head_rows : k3_plan_head_rows(options, config);
+	cut->head_rows = options->head_rows;
+	K3_TRY(k3_session_machine(machine, cut->machine, cut->device));
 	if (cut->tile_tokens == K3_TILE_AUTO)
 		K3_TRY(choose(cut, options, config, tokens));
 	options->tile_tokens = (uint32_t)cut->tile_tokens;
@@ -82,6 +108,7 @@ k3_session_open(struct k3_session *session, const struct k3_config *config,
 		const struct k3_plan_options *options, const struct k3_runtime_options *runtime)
 {
 	const struct k3_runtime_options none = {0};
+	struct k3_plan_options here = *options;
 	int ret;
 
 	memset(session, 0, sizeof(*session));
@@ -90,7 +117,8 @@ k3_session_open(struct k3_session *session, const struct k3_config *config,
 			 runtime->trace_most_tasks);
 		K3_TRY(K3_EINVAL);
 	}
-	K3_TRY(k3_model_create(&session->model, config, options));
+	set_device(&here, runtime ? runtime->device : K3_DEVICE_CPU);
+	K3_TRY(k3_model_create(&session->model, config, &here));
 	K3_TRY(k3_plan_cache_create(&session->cache, session->model, CACHED_PLANS));
 	K3_TRY(k3_runtime_create(&session->runtime, runtime ? runtime : &none));
 	K3_TRY(k3_store_create(&session->store, session->runtime, session->model));
@@ -122,9 +150,11 @@ k3_session_init(struct k3_session *session, uint64_t seed)
 
 	K3_TRY(k3_plan_init(&plan, session->model, seed, false));
 	k3_runtime_step(session->runtime, -1, -1);
+	k3_runtime_set_window(session->runtime, INIT_WINDOW);
 	K3_TRY(k3_submit_plan(session->store, plan, NULL, NULL));
 out:
 	k3_runtime_drain(session->runtime);
+	k3_runtime_set_window(session->runtime, 0);
 	k3_plan_destroy(plan);
 	return ret;
 }

@@ -21,8 +21,16 @@
 #define K3_DTYPE_OPTION(target)                                                                    \
 	{                                                                                          \
 		"dtype", "fp32|bf16", K3_OPT_STRING, target, 0, 0,                                 \
-			"activations, and matrices as tasks read them; masters, moments and "      \
-			"gradients of parameters are fp32 (fp32)",                                 \
+			"activations, and matrices as tasks read them; gradients of parameters "   \
+			"are fp32 (fp32)",                                                         \
+			false                                                                      \
+	}
+/* Line of an option table: type of the optimizer's state; target a string. */
+#define K3_OPTIMIZER_DTYPE_OPTION(target)                                                          \
+	{                                                                                          \
+		"optimizer-dtype", "fp32|bf16", K3_OPT_STRING, target, 0, 0,                       \
+			"masters and moments of matrices; bf16, with --dtype bf16: no masters, "   \
+			"and moments in bf16 (fp32)",                                              \
 			false                                                                      \
 	}
 /* Lines of an option table: a trace. */
@@ -49,10 +57,11 @@ struct k3_session {
 	uint64_t clock;		      /* grows with each step or evaluation: age of cached plans */
 };
 
-/** Type of --dtype. @return K3_OK, K3_EINVAL (logged) */
-int k3_session_dtype(enum k3_dtype *dtype, const char *text);
-/** The machine that costs are those of: k3_machine_open with this program's BLAS and cores. */
-int k3_session_machine(struct k3_machine *machine, const char *file);
+/** Type that an option names. @return K3_OK, K3_EINVAL (logged) */
+int k3_session_dtype(enum k3_dtype *dtype, const char *option, const char *text);
+/** The machine that costs are those of: k3_machine_open with this program's BLAS and cores, and
+ * the GPU that is here when a device other than CPU is asked for and the file names none. */
+int k3_session_machine(struct k3_machine *machine, const char *file, enum k3_device device);
 /* Rows of an option table: how a model is cut, and the machine whose rates decide. */
 #define K3_MACHINE_OPTION(file)                                                                    \
 	{                                                                                          \
@@ -78,12 +87,22 @@ int k3_session_machine(struct k3_machine *machine, const char *file);
 		K3_GROUPS_OPTION("kda-groups", &(cut)->kda_groups, "KDA heads"),                   \
 		K3_GROUPS_OPTION("mla-groups", &(cut)->mla_groups, "MLA heads"),                   \
 		K3_GROUPS_OPTION("expert-groups", &(cut)->expert_groups, "experts"),               \
+		{"head-rows",                                                                      \
+		 "N",                                                                              \
+		 K3_OPT_INT,                                                                       \
+		 &(cut)->head_rows,                                                                \
+		 64,                                                                               \
+		 K3_MAX_TOKENS,                                                                    \
+		 "rows whose logits exist at once (chosen for the device)",                        \
+		 false},                                                                           \
 		K3_MACHINE_OPTION(&(cut)->machine)
 
 struct k3_cut {
 	long long tile_tokens;				 /* K3_TILE_AUTO: to be chosen */
 	long long kda_groups, mla_groups, expert_groups; /* 0: as the planner does, or chosen */
+	long long head_rows;				 /* 0: to be chosen */
 	const char *machine;				 /* file; NULL: where it is looked for */
+	enum k3_device device;				 /* that it is chosen for */
 };
 
 /**
@@ -97,7 +116,8 @@ int k3_session_cut(struct k3_plan_options *options, struct k3_machine *machine, 
 /**
  * Starts StarPU, makes the model's handles. Values are not set: run k3_session_init or load a
  * checkpoint.
- * @param runtime  window and trace; NULL: neither
+ * @param options  what says that they are for GPUs follows from the runtime's device
+ * @param runtime  device, window and trace; NULL: CPUs, neither
  */
 int k3_session_open(struct k3_session *session, const struct k3_config *config,
 		    const struct k3_plan_options *options,

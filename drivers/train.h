@@ -8,7 +8,7 @@
 struct k3_train_options {
 	const char *model, *data, *eval_data, *init_from, *save, *resume, *balance, *activations,
 		*eval_log, *trace, *vision, *device,
-		*dtype;		 /* auto, on, off; device.h; session.h */
+		*dtype, *optimizer_dtype; /* auto, on, off; device.h; session.h */
 	long long layers, vocab; /* 0: as the preset says */
 	long long tokens, accumulate, steps, stop_after, eval_every, save_every, warmup, seed,
 		window, trace_tasks, vision_patches, max_patches; /* of a tile; of a microbatch */

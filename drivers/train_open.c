@@ -117,7 +117,8 @@ run_shape(const struct k3i_trainer *t)
 	return (struct k3_run_shape){.tokens = (size_t)o->tokens,
 				     .accumulate = (uint32_t)o->accumulate,
 				     .evaluates = o->eval_data != NULL,
-				     .max_patches = t->max_patches};
+				     .max_patches = t->max_patches,
+				     .gpu_scratch = k3_device_scratch_bytes};
 }
 
 /* Activation policies: what was asked for, or what the limit of memory needs. */
@@ -155,6 +156,7 @@ check_memory(struct k3i_trainer *t)
 
 	K3_TRY(k3_memory_run(&memory, model, &shape));
 	uint64_t wide = k3_memory_wide_bytes(&memory);
+	K3_TRY(k3_gpu_memory_check(&t->gpu, &memory));
 	k3_info("drivers", "plan: at most %.1f MiB in handles",
 		(double)(k3_memory_bound(&memory) - wide) / 1048576);
 	if (wide)
@@ -162,7 +164,8 @@ check_memory(struct k3i_trainer *t)
 			(double)wide / 1048576);
 	if (o->memory > 0) {
 		K3_TRY(k3_plan_check_memory(&memory, gib_bytes(o->memory), model));
-	} else if (k3_plan_check_memory(&memory, machine_bytes(), model) != K3_OK) {
+	} else if (!(model->options.on_gpus && t->gpu.fits) &&
+		   k3_plan_check_memory(&memory, machine_bytes(), model) != K3_OK) {
 		/* StarPU would wait for memory for ever, or the system would end the run */
 		k3_error("drivers",
 			 "that limit is the machine's memory; --memory GIB sets another");
@@ -225,7 +228,6 @@ static int
 plan_options(struct k3i_trainer *t, struct k3_plan_options *plan)
 {
 	const struct k3_train_options *o = t->options;
-	enum k3_device device;
 	int ret;
 
 	k3_plan_options_init(plan);
@@ -237,9 +239,9 @@ plan_options(struct k3i_trainer *t, struct k3_plan_options *plan)
 	plan->clip_norm = o->clip;
 	plan->fingerprint = o->fingerprint;
 	plan->cut_state = o->cut_state;
-	K3_TRY(k3_session_dtype(&plan->dtype, o->dtype));
-	K3_TRY(k3_device_parse(&device, o->device));
-	plan->on_gpus = device == K3_DEVICE_CUDA;
+	K3_TRY(k3_session_dtype(&plan->dtype, "dtype", o->dtype));
+	K3_TRY(k3_session_dtype(&plan->optimizer_dtype, "optimizer-dtype", o->optimizer_dtype));
+	K3_TRY(k3_device_parse(&t->chosen.cut.device, o->device));
 	K3_TRY(k3_session_cut(plan, &t->machine, &t->chosen.cut, &t->config, (size_t)o->tokens));
 	K3_TRY(choose_activations(t, plan));
 out:
@@ -276,10 +278,8 @@ k3i_train_open(struct k3i_trainer *t, const char *folder)
 {
 	const struct k3_train_options *o = t->options;
 	struct k3_plan_options plan;
-	enum k3_device device;
 	int ret;
 
-	K3_TRY(k3_device_parse(&device, o->device));
 	K3_TRY(open_data(t));
 	K3_TRY(make_config(t));
 	K3_TRY(check_save(o, folder));
@@ -288,7 +288,7 @@ k3i_train_open(struct k3i_trainer *t, const char *folder)
 	K3_TRY(k3_session_open(
 		&t->session, &t->config, &plan,
 		&(struct k3_runtime_options){.window = (uint32_t)o->window,
-					     .device = device,
+					     .device = o->cut.device,
 					     .trace_dir = o->trace,
 					     .trace_most_tasks = (size_t)o->trace_tasks,
 					     .calibrate = o->calibrate}));

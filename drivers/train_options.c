@@ -82,6 +82,7 @@ make_table(struct k3_option *table, struct k3_train_options *o)
 		 "for tests: KDA's state and convolution end at each tile", false},
 		K3_DEVICE_OPTION(&o->device),
 		K3_DTYPE_OPTION(&o->dtype),
+		K3_OPTIMIZER_DTYPE_OPTION(&o->optimizer_dtype),
 		K3_TRACE_OPTIONS(&o->trace, &o->trace_tasks),
 	};
 
@@ -107,6 +108,7 @@ defaults(struct k3_train_options *o)
 	o->vision = "auto";
 	o->device = "cpu";
 	o->dtype = "fp32";
+	o->optimizer_dtype = "fp32";
 }
 
 /* Of this run of the program, not of the training: run.json does not hold it. */
@@ -143,7 +145,8 @@ is_later(const char *name)
 	static const char *const names[] = {"eval-log",	      "cut-state",     "kda-groups",
 					    "mla-groups",     "expert-groups", "activations",
 					    "memory",	      "vision",	       "max-patches",
-					    "vision-patches", "dtype"};
+					    "vision-patches", "dtype",	       "optimizer-dtype",
+					    "head-rows"};
 
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
 		if (strcmp(names[i], name) == 0)
@@ -363,7 +366,8 @@ check(const struct k3_train_options *o)
 		return K3_EINVAL;
 	}
 	if (k3_device_parse(&(enum k3_device){0}, o->device) != K3_OK ||
-	    k3_session_dtype(&(enum k3_dtype){0}, o->dtype) != K3_OK)
+	    k3_session_dtype(&(enum k3_dtype){0}, "dtype", o->dtype) != K3_OK ||
+	    k3_session_dtype(&(enum k3_dtype){0}, "optimizer-dtype", o->optimizer_dtype) != K3_OK)
 		return K3_EINVAL;
 	if (strcmp(o->vision, "auto") != 0 && strcmp(o->vision, "on") != 0 &&
 	    strcmp(o->vision, "off") != 0) {

@@ -85,9 +85,11 @@ submit_step(struct k3i_trainer *t, uint64_t step)
 					 &plan));
 		K3_TRY(k3_submit_plan(t->session.store, plan, &batch, m == 0 ? hyper : NULL));
 	}
+	k3_gpu_memory_microbatches_done(&t->gpu, t->session.store);
 	K3_TRY(k3_session_optimizer(&t->session, (uint32_t)step & 1, &plan));
 	k3_runtime_step(t->session.runtime, (int32_t)step + 1, -1);
 	K3_TRY(k3_submit_plan(t->session.store, plan, NULL, NULL));
+	k3_gpu_memory_step_done(&t->gpu, t->session.store);
 out:
 	return ret;
 }
@@ -247,6 +249,8 @@ loop(struct k3i_trainer *t)
 		if (submitted < last && !pauses(o, submitted, last) && !stop_signal)
 			K3_TRY(submit_step(t, submitted++));
 		K3_TRY(finish_step(t, t->state->step));
+		if (t->state->step == begin + 2)
+			k3_gpu_memory_settle(&t->gpu, t->session.store);
 		if (submitted == t->state->step)
 			K3_TRY(after_step(t, last));
 	}
@@ -282,6 +286,7 @@ report_end(struct k3i_trainer *t)
 		"MiB",
 		(unsigned long long)t->state->tokens, built, seconds,
 		(double)k3_store_bytes_held(t->session.store) / 1048576, high / 1024);
+	k3_gpu_memory_report(&t->gpu, t->session.store);
 	k3_usage_read(&usage);
 	k3_info("drivers",
 		"%llu tasks of %.3g ms on average; kernels took %.1f %% of the workers' time, "

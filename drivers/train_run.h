@@ -3,6 +3,7 @@
 #define K3_DRIVERS_TRAIN_RUN_H
 #include <stdio.h>
 
+#include "../tasks/gpu_memory.h"
 #include "train.h"
 
 struct k3i_trainer {
@@ -21,6 +22,7 @@ struct k3i_trainer {
 		double lr, tokens;	   /* of the step in flight, by parity */
 		struct k3_run_state after; /* run state once it is done */
 	} flight[2];
+	struct k3_gpu_memory gpu;
 	FILE *eval_log; /* NULL: none */
 	double last_time;
 	uint64_t saved_step; /* of the newest checkpoint of this run; 0: none */

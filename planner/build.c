@@ -308,6 +308,19 @@ k3i_wide_most(struct k3_builder *b, uint32_t datum, size_t n, uint32_t other, si
 		count_wide(b, n * k3_wide_bytes(&d[datum]) + m * k3_wide_bytes(&d[other]));
 }
 
+double
+k3_task_cost_us(const struct k3_task *t, bool gpu)
+{
+	const struct k3_model *m = t->plan->model;
+	enum k3_op op = (enum k3_op)t->op;
+
+	if (!gpu)
+		return k3_machine_cost_us(&m->machine, op, t->flops, t->bytes, t->param_bytes);
+	if (op == K3_OP_BATCH_LOAD || op == K3_OP_STEP_LOAD || op == K3_OP_VIT_LOAD)
+		return NAN;
+	return k3_gpu_cost_us(&m->machine.gpu, op, m->options.dtype, t->flops, t->bytes);
+}
+
 void
 k3i_task_end(struct k3_builder *b, double flops, double bytes)
 {
@@ -322,8 +335,9 @@ k3i_task_end(struct k3_builder *b, double flops, double bytes)
 		/* rows of a table that are looked up are fewer than the table */
 		t->param_bytes = fmin(param_bytes(b), t->bytes);
 		t->wide_bytes = b->wide;
-		t->cost_us = k3_machine_cost_us(&b->model->machine, (enum k3_op)t->op, flops,
-						t->bytes, t->param_bytes);
+		t->cost_us = k3_task_cost_us(t, b->model->options.for_gpus);
+		if (isnan(t->cost_us))
+			t->cost_us = k3_task_cost_us(t, false);
 	}
 	b->cur = NULL;
 }

@@ -11,7 +11,10 @@
 #include "../common/status.h"
 
 enum {
-	MEAN_TASK_US = 1000, /* shorter tasks drown in what the runtime takes */
+	/* shorter tasks drown in what the runtime takes; of a GPU, most of it is hidden behind the
+	 * task before */
+	MEAN_TASK_US = 1000,
+	GPU_MEAN_TASK_US = 50,
 	MOST_PLAN_TASKS = 20000,
 	MOST_TASKS = 300000,	/* of all plans, but for the one that passes it */
 	MOST_VOCABULARY = 8192, /* the head is cut by its own rule, its share is not asked for */
@@ -26,6 +29,7 @@ struct search {
 	struct k3_plan_options options;
 	struct k3_layout layout;
 	uint32_t workers;
+	double enough_us; /* mean length of tasks */
 	struct k3_choice best;
 	bool found;	   /* best has tasks that are long enough */
 	bool many_experts; /* groups of experts are as small as block_bytes demands */
@@ -75,7 +79,7 @@ look_at(struct search *s, struct k3_choice cut, struct k3_estimate *e)
 	K3_TRY(k3_model_create(&model, s->config, &options));
 	K3_TRY(k3_plan_microbatch(&plan, model, &s->layout, &what));
 	K3_TRY(k3_plan_estimate(e, plan, s->workers));
-	bool long_enough = e->mean_task_us >= MEAN_TASK_US;
+	bool long_enough = e->mean_task_us >= s->enough_us;
 	cut.n_plans = s->best.n_plans + 1;
 	cut.n_tasks = s->best.n_tasks + e->n_tasks;
 	if (is_better(s, e, long_enough)) {
@@ -115,10 +119,10 @@ look_at_heads(struct search *s, uint32_t tile_tokens, bool *finer)
 					.mla_groups = least_of(g, c->heads)};
 		K3_TRY(look_at(s, cut, &e));
 		/* the next size has half as many tiles more at least */
-		*finer |= e.mean_task_us >= MEAN_TASK_US &&
+		*finer |= e.mean_task_us >= s->enough_us &&
 			  1.5 * (double)e.n_tasks <= MOST_PLAN_TASKS;
 		/* a model whose tasks are short in any cut has one tile, and groups that pay */
-		if ((s->found && e.mean_task_us < MEAN_TASK_US) ||
+		if ((s->found && e.mean_task_us < s->enough_us) ||
 		    e.makespan_us >= worth * before_us || 2 * e.n_tasks > MOST_PLAN_TASKS ||
 		    s->best.n_tasks > MOST_TASKS)
 			break;
@@ -213,7 +217,8 @@ k3_choose(struct k3_choice *choice, const struct k3_config *config,
 		k3_machine_init(&machine, "", 1);
 		s.options.machine = &machine;
 	}
-	s.workers = s.options.machine->cores;
+	s.workers = options->for_gpus ? 1 : s.options.machine->cores;
+	s.enough_us = options->for_gpus ? GPU_MEAN_TASK_US : MEAN_TASK_US;
 	/* the text alone decides: the tower is cut by vision_patches, and the order of text
 	 * tiles in time is the same beside it */
 	probe.vision.present = false;

@@ -14,13 +14,13 @@ struct k3_choice {
 
 /**
  * Chooses the cut with the smallest estimated time of a training microbatch, of those whose tasks
- * take 1 ms or more on average; if none does, of those in one tile.
+ * take 1 ms or more on average (on a GPU 50 us); if none does, of those in one tile.
  *
  * A vision tower has no part in it; its tiles are those of options->vision_patches.
  *
  * Plans of the first layers of the model (every kind of layer is among them) are built and
- * scheduled on as many workers as options->machine has cores, for one document that fills the
- * microbatch.  So the choice depends on model, tokens and machine alone: not on the workers of a
+ * scheduled on as many workers as options->machine has cores, or on one GPU, for one document that
+ * fills the microbatch.  So the choice depends on model, tokens and machine alone: not on the workers of a
  * run, nor on its documents.  Cuts of so many tasks that deciding would take long are not looked
  * at: some 10 ms for a small model, below a second for any.
  * @param config   must have passed k3_config_check

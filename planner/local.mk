@@ -10,6 +10,7 @@ libk3_la_SOURCES += \
 	planner/critical_path.c \
 	planner/estimate.c \
 	planner/fsdp.c \
+	planner/gpu.c \
 	planner/kda_op.c \
 	planner/kda_op.h \
 	planner/layout.c \
@@ -60,6 +61,7 @@ nobase_k3include_HEADERS += \
 	planner/choose.h \
 	planner/critical_path.h \
 	planner/estimate.h \
+	planner/gpu.h \
 	planner/machine.h \
 	planner/mesh.h \
 	planner/model_flops.h \

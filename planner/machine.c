@@ -122,6 +122,7 @@ k3_machine_init(struct k3_machine *m, const char *blas, uint32_t cores)
 	m->bytes_per_us = 10e3;
 	for (int op = 0; op < K3_N_OPS; op++)
 		m->rate[op] = rate[kind_of((enum k3_op)op)];
+	k3_gpu_init(&m->gpu);
 }
 
 double

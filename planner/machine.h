@@ -18,6 +18,7 @@
 #include <stdint.h>
 
 #include "../common/ops.h"
+#include "gpu.h"
 
 /* Terms of one operation; a rate of 0 leaves its term out. */
 struct k3_rate {
@@ -36,6 +37,7 @@ struct k3_machine {
 	/* sgemm of n x n x n on one thread, n = 64, 128, 256, 512, 1024; 0: not measured */
 	double gemm_flops_per_us[K3_GEMM_SIZES];
 	struct k3_rate rate[K3_N_OPS];
+	struct k3_gpu gpu; /* each of its GPUs */
 };
 
 /** n of an entry of gemm_flops_per_us. */

@@ -140,6 +140,26 @@ read_rates(struct reader *r, struct k3_machine *m, const json_t *root)
 	}
 }
 
+/* A file without it leaves the rates as they are: those of the device that is there. */
+static void
+read_gpu(struct reader *r, struct k3_machine *m, const json_t *root)
+{
+	const json_t *gpu = json_object_get(root, "gpu");
+	struct k3_gpu *g = &m->gpu;
+
+	if (!gpu)
+		return;
+	if (!json_is_object(gpu)) {
+		refuse(r, "", "gpu", gpu, "an object");
+		return;
+	}
+	text(r, gpu, "name", g->name, sizeof(g->name));
+	g->task_us = number(r, gpu, "gpu.", "task_us", 0, most_us, false);
+	g->f32_flops_per_us = number(r, gpu, "gpu.", "f32_flops_per_us", 1e-9, most_rate, false);
+	g->bf16_flops_per_us = number(r, gpu, "gpu.", "bf16_flops_per_us", 1e-9, most_rate, false);
+	g->bytes_per_us = number(r, gpu, "gpu.", "bytes_per_us", 1e-9, most_rate, false);
+}
+
 static void
 read_gemm(struct reader *r, struct k3_machine *m, const json_t *root)
 {
@@ -183,6 +203,7 @@ k3_machine_load(struct k3_machine *machine, const char *path)
 	m.task_us = number(&r, root, "", "task_us", 0, most_us, false);
 	m.bytes_per_us = number(&r, root, "", "bytes_per_us", 1e-9, most_rate, false);
 	read_gemm(&r, &m, root);
+	read_gpu(&r, &m, root);
 	read_rates(&r, &m, root);
 	K3_TRY(r.ret);
 	m.measured = true;
@@ -209,6 +230,19 @@ rates_json(const struct k3_machine *m)
 	return all;
 }
 
+static json_t *
+gpu_json(const struct k3_gpu *g)
+{
+	json_t *o = json_object();
+
+	json_object_set_new(o, "name", json_string(g->name));
+	json_object_set_new(o, "task_us", json_real(g->task_us));
+	json_object_set_new(o, "f32_flops_per_us", json_real(g->f32_flops_per_us));
+	json_object_set_new(o, "bf16_flops_per_us", json_real(g->bf16_flops_per_us));
+	json_object_set_new(o, "bytes_per_us", json_real(g->bytes_per_us));
+	return o;
+}
+
 int
 k3_machine_save(const struct k3_machine *m, const char *path)
 {
@@ -228,6 +262,8 @@ k3_machine_save(const struct k3_machine *m, const char *path)
 	json_object_set_new(root, "task_us", json_real(m->task_us));
 	json_object_set_new(root, "bytes_per_us", json_real(m->bytes_per_us));
 	json_object_set_new(root, "gemm_flops_per_us", gemm);
+	if (*m->gpu.name)
+		json_object_set_new(root, "gpu", gpu_json(&m->gpu));
 	json_object_set_new(root, "operations", rates_json(m));
 	text_out = json_dumps(root, JSON_INDENT(1) | JSON_REAL_PRECISION(17));
 	if (!folder || !text_out)

@@ -84,12 +84,23 @@ choose(struct k3_plan_options *o, const struct k3_config *c)
 			 k3_dtype_name(K3_F32), k3_dtype_name(K3_BF16));
 		return K3_EINVAL;
 	}
+	if (o->optimizer_dtype != K3_F32 && o->optimizer_dtype != o->dtype) {
+		k3_error("planner",
+			 "type %s of the optimizer's state: must be %s, or %s as activations",
+			 k3_dtype_name(o->optimizer_dtype), k3_dtype_name(K3_F32),
+			 k3_dtype_name(K3_BF16));
+		return K3_EINVAL;
+	}
 	o->kda_groups = groups_of(o->kda_groups, c->kda_heads);
 	o->mla_groups = groups_of(o->mla_groups, c->heads);
 	if (!o->key_tiles)
 		o->key_tiles = 8;
 	if (!o->block_bytes)
 		o->block_bytes = K3_BLOCK_BYTES;
+	if (!o->head_rows)
+		o->head_rows = k3_plan_head_rows(o, c);
+	if (o->head_rows < 64)
+		o->head_rows = 64;
 	if (!o->piece_bytes)
 		o->piece_bytes = (size_t)256 << 20;
 	if (!o->gather_slots)
@@ -138,6 +149,13 @@ persistent(const char *what, enum k3_data_kind kind, enum k3_dtype dtype, int la
 	return d;
 }
 
+/* Parameters and moments of matrices may be bf16; vectors and gradients are float. */
+static enum k3_dtype
+block_dtype(const struct k3_model *m, const struct k3_param *p, enum k3_data_kind kind)
+{
+	return kind != K3_DATA_GRAD && k3_param_is_matrix(p) ? m->options.optimizer_dtype : K3_F32;
+}
+
 static void
 put_blocks(struct k3_model *m, size_t *at, const char *what, enum k3_data_kind kind, bool note)
 {
@@ -148,8 +166,8 @@ put_blocks(struct k3_model *m, size_t *at, const char *what, enum k3_data_kind k
 		for (size_t b = 0; b < p->n_blocks; b++) {
 			size_t row0, rows;
 			k3i_shard_block(m, p, b, m->options.mesh.rank, &row0, &rows);
-			struct k3_datum d =
-				persistent(what, kind, K3_F32, p->layer, (int)b, rows, p->cols);
+			struct k3_datum d = persistent(what, kind, block_dtype(m, p, kind),
+						       p->layer, (int)b, rows, p->cols);
 			d.param = (int32_t)i;
 			d.row0 = row0;
 			m->persist[(*at)++] = d;
@@ -157,7 +175,8 @@ put_blocks(struct k3_model *m, size_t *at, const char *what, enum k3_data_kind k
 	}
 }
 
-/* Copies of the matrices' blocks, which have the same rows. */
+/* Copies of the matrices' blocks, which have the same rows.  A parameter that is bf16 itself is read as
+ * it is. */
 static void
 put_copies(struct k3_model *m, size_t *at)
 {
@@ -166,6 +185,10 @@ put_copies(struct k3_model *m, size_t *at)
 		m->copy[i] = K3_NO_DATUM;
 		if (m->options.dtype != K3_BF16 || !k3_param_is_matrix(&m->params.param[d.param]))
 			continue;
+		if (d.dtype == K3_BF16) {
+			m->copy[i] = (int32_t)i;
+			continue;
+		}
 		d.what = "copy";
 		d.kind = K3_DATA_COPY;
 		d.dtype = K3_BF16;

@@ -10,21 +10,28 @@
 #include "build.h"
 #include "shard.h"
 
-/* A task takes blocks until it is worth its submission. */
-enum { GROUP_BLOCKS = 16, GROUP_ELEMS = 1 << 19 };
+/* A task takes blocks until it is worth its submission: a few hundred microseconds on a core, a
+ * hundred on a GPU. */
+enum {
+	GROUP_BLOCKS = 16,
+	GROUP_ELEMS = 1 << 19,
+	GPU_GROUP_BLOCKS = 48,
+	GPU_GROUP_ELEMS = 1 << 24
+};
 
 uint32_t
 k3i_optim_groups(const struct k3_model *model, struct k3_block_group *group, uint32_t cap)
 {
-	uint32_t n = 0, first = 0;
-	size_t elems = 0;
+	bool gpu = model->options.for_gpus;
+	uint32_t n = 0, first = 0, most = gpu ? GPU_GROUP_BLOCKS : GROUP_BLOCKS;
+	size_t elems = 0, enough = gpu ? GPU_GROUP_ELEMS : GROUP_ELEMS;
 
 	for (uint32_t i = 0; i < model->n_blocks; i++) {
 		/* the longest shard of any rank, so that all ranks have the same groups */
 		const struct k3_datum *d = &model->persist[i];
 		elems += k3i_shard_pitch(model, &model->params.param[d->param], (size_t)d->index) *
 			 d->row_elems;
-		if (i + 1 < model->n_blocks && i + 1 - first < GROUP_BLOCKS && elems < GROUP_ELEMS)
+		if (i + 1 < model->n_blocks && i + 1 - first < most && elems < enough)
 			continue;
 		if (n < cap)
 			group[n] = (struct k3_block_group){first, i + 1 - first};
@@ -46,6 +53,19 @@ list_blocks(struct k3_builder *b, struct k3_list *list, const struct k3_block_gr
 		k3i_use(b, kind * b->model->n_blocks + g->first + i, mode);
 }
 
+/* Blocks that are bf16 themselves. */
+static const bool *
+list_half(struct k3_builder *b, const struct k3_block_group *g)
+{
+	bool *half = k3i_arena_alloc(b->plan->arena, g->n * sizeof(*half));
+
+	if (!half)
+		b->status = K3_ENOMEM;
+	for (uint32_t i = 0; half && i < g->n; i++)
+		half[i] = b->model->persist[g->first + i].dtype == K3_BF16;
+	return half;
+}
+
 /* The group's copies that are there; where each block finds its own. */
 static const int32_t *
 list_copies(struct k3_builder *b, struct k3_list *list, const struct k3_block_group *g)
@@ -60,8 +80,9 @@ list_copies(struct k3_builder *b, struct k3_list *list, const struct k3_block_gr
 	}
 	for (uint32_t i = 0; i < g->n; i++) {
 		int32_t copy = b->model->copy[g->first + i];
-		place[i] = copy == K3_NO_DATUM ? -1 : (int32_t)list->n;
-		if (copy == K3_NO_DATUM)
+		bool none = copy == K3_NO_DATUM || copy == (int32_t)(g->first + i);
+		place[i] = none ? -1 : (int32_t)list->n;
+		if (none)
 			continue;
 		k3i_use(b, (uint32_t)copy, K3_W);
 		list->n++;
@@ -69,8 +90,9 @@ list_copies(struct k3_builder *b, struct k3_list *list, const struct k3_block_gr
 	return place;
 }
 
+/* Elements of a group's blocks. */
 static size_t *
-sizes(struct k3_builder *b, const struct k3_block_group *g, size_t unit, double *total)
+sizes(struct k3_builder *b, const struct k3_block_group *g, double *total)
 {
 	size_t *n = k3i_arena_alloc(b->plan->arena, g->n * sizeof(*n));
 
@@ -81,7 +103,7 @@ sizes(struct k3_builder *b, const struct k3_block_group *g, size_t unit, double 
 	}
 	for (uint32_t i = 0; i < g->n; i++) {
 		const struct k3_datum *d = &b->model->persist[g->first + i];
-		n[i] = d->rows * d->row_elems * unit;
+		n[i] = d->rows * d->row_elems;
 		*total += (double)(d->rows * d->row_elems);
 	}
 	return n;
@@ -97,7 +119,12 @@ plan_hash(struct k3_builder *b, const struct k3_block_group *group, uint32_t n, 
 		double total;
 		k3i_use(b, b->model->hash + word + i, K3_W);
 		list_blocks(b, &a->data, &group[i], kind, K3_R);
-		a->n_bytes = sizes(b, &group[i], sizeof(float), &total);
+		size_t *n_bytes = sizes(b, &group[i], &total);
+		for (uint32_t k = 0; n_bytes && k < group[i].n; k++)
+			n_bytes[k] =
+				b->model->persist[kind * b->model->n_blocks + group[i].first + k]
+					.bytes;
+		a->n_bytes = n_bytes;
 		k3i_task_end(b, total, 0);
 	}
 }
@@ -113,7 +140,7 @@ plan_norm(struct k3_builder *b, const struct k3_block_group *group, uint32_t n, 
 		double total;
 		k3i_use(b, m->norm_partial + i, K3_W);
 		list_blocks(b, &a->grads, &group[i], 1, K3_R);
-		a->n_elems = sizes(b, &group[i], 1, &total);
+		a->n_elems = sizes(b, &group[i], &total);
 		k3i_task_end(b, 2 * total, 0);
 	}
 	k3i_reduce_norm(b);
@@ -165,7 +192,8 @@ plan_update(struct k3_builder *b, const struct k3_block_group *group, uint32_t n
 		list_blocks(b, &a->exp_avg_sq, &group[i], 3, K3_RW);
 		list_blocks(b, &a->grads, &group[i], 1, K3_R);
 		a->copy = list_copies(b, &a->copies, &group[i]);
-		a->n_elems = sizes(b, &group[i], 1, &total);
+		a->half = list_half(b, &group[i]);
+		a->n_elems = sizes(b, &group[i], &total);
 		k3i_task_end(b, 15 * total, 0);
 	}
 }
@@ -220,10 +248,12 @@ init_part(struct k3_builder *b, uint32_t datum, enum k3_mode mode, struct k3_par
 		k3i_task(b, K3_OP_PARAM_INIT, d->layer, -1, d->index, sizeof(*a));
 
 	*a = part;
+	a->half = d->dtype == K3_BF16;
 	k3i_use(b, datum, mode);
 	/* a random number costs some forty operations */
 	bool constant = part.kind == K3_INIT_ZERO || part.kind == K3_INIT_ONE;
-	k3i_task_end(b, (constant ? 1.0 : 40.0) * (double)part.n_elems, 4.0 * (double)part.n_elems);
+	k3i_task_end(b, (constant ? 1.0 : 40.0) * (double)part.n_elems,
+		     (double)(part.n_elems * k3_dtype_bytes((enum k3_dtype)d->dtype)));
 }
 
 /* Block of a plain parameter: one task. Of an expert stack: one per checkpoint tensor that has rows
@@ -269,12 +299,12 @@ cast_params(struct k3_builder *b)
 	uint32_t n;
 	struct k3_block_group *group = all_groups(b, &n);
 
-	for (uint32_t i = 0; i < n && b->act != K3_F32; i++) {
+	for (uint32_t i = 0; i < n && b->act != b->model->options.optimizer_dtype; i++) {
 		struct k3_cast_args *a = k3i_task(b, K3_OP_CAST_PARAMS, -1, -1, (int)i, sizeof(*a));
 		double total;
 		a->copy = list_copies(b, &a->copies, &group[i]);
 		list_blocks(b, &a->params, &group[i], 0, K3_R);
-		a->n_elems = sizes(b, &group[i], 1, &total);
+		a->n_elems = sizes(b, &group[i], &total);
 		k3i_task_end(b, total, 0);
 	}
 }

@@ -107,7 +107,7 @@ struct k3_task {
 	const char *name;	    /* "kda_chunk_fwd.l2.t0.g1", no blanks; lives with the plan */
 	double flops, bytes;	    /* arithmetic and data moved, from the shapes */
 	double param_bytes;	    /* of the bytes: parameters, their gradients and moments */
-	double cost_us;		    /* from operation, flops and bytes: machine.h */
+	double cost_us;		    /* from operation, flops and bytes: k3_task_cost_us */
 	/* scratch of a CPU worker, whose kernel computes on float copies of bf16 operands; 0: the
 	 * kernel takes the buffers as they are */
 	size_t wide_bytes;
@@ -118,7 +118,7 @@ struct k3_task {
 	uint64_t count;	    /* elements per member */
 	uint8_t comm_dtype; /* enum k3_dtype */
 };
-enum { K3_MAX_PRIORITY = 10000, K3_BLOCK_BYTES = 64 << 20 };
+enum { K3_MAX_PRIORITY = 10000, K3_BLOCK_BYTES = 64 << 20, K3_GPU_LOGITS_BYTES = 1 << 30 };
 
 /* Slot: a place for short-lived data; (slot_class bytes, ordinal) names the same handle in all
  * plans of a run. */
@@ -146,8 +146,7 @@ struct k3_plan_options {
 	uint32_t kda_groups, mla_groups;
 	uint32_t expert_groups; /* 0: chosen, see k3_params_init */
 	uint32_t key_tiles;	/* most key tiles of one attention task; 0: 8 */
-	/* rows of an LM-head task; 0: chosen so that its logits stay within block_bytes; raised to
-	 * 64, at most a tile */
+	/* most rows of an LM-head task; 0: as k3_plan_head_rows says; raised to 64, at most a tile */
 	uint32_t head_rows;
 	size_t block_bytes;    /* most bytes of a row block; 0: K3_BLOCK_BYTES */
 	size_t piece_bytes;    /* most bytes of an FSDP gather; 0: 256 MiB */
@@ -160,10 +159,15 @@ struct k3_plan_options {
 	 * images are; 0: not known, and slots are as the images need */
 	uint64_t max_patches;
 	bool vision; /* with the vision tower */
-	/* K3_F32, or K3_BF16: type of activations and of the matrices that tasks read (op.h); masters,
-	 * moments and gradients of parameters stay fp32 */
+	/* K3_F32, or K3_BF16: type of activations and of the matrices that tasks read (op.h); gradients
+	 * of parameters stay fp32 */
 	enum k3_dtype dtype;
-	/* what has bf16 operands runs on GPUs: no scratch of CPU workers counts in the bound */
+	/* K3_F32: fp32 masters and moments; K3_BF16 (with dtype K3_BF16): matrices have no masters, their
+	 * moments are bf16 too (model.md 7) */
+	enum k3_dtype optimizer_dtype;
+	/* tasks run on GPUs where they can: the head is cut for them, costs are a GPU's */
+	bool for_gpus;
+	/* and there alone: no scratch of CPU workers counts in the bound */
 	bool on_gpus;
 	enum k3_balance_rule balance;
 	uint32_t bins;	  /* of the quantile rule; 0: 1000 */
@@ -179,6 +183,10 @@ struct k3_plan_options {
 	const struct k3_machine *machine;   /* whose rates the costs are; NULL: defaults. Copied
 					       into the model */
 };
+
+/** Most rows of an LM-head task when nobody says: their logits stay within block_bytes, for GPUs within
+ * K3_GPU_LOGITS_BYTES; 64 at least. */
+uint32_t k3_plan_head_rows(const struct k3_plan_options *options, const struct k3_config *config);
 
 /** Defaults of model.md 7: betas 0.9 0.95, eps 1e-8, weight decay 0.1, clip 1.0 with eps 1e-6,
  * quantile balance. */
@@ -306,6 +314,9 @@ int k3_plan_init(struct k3_plan **plan, const struct k3_model *model, uint64_t s
 		 bool parity_mixers);
 void k3_plan_destroy(struct k3_plan *plan); /* NULL is legal */
 
+/** Cost of a task on a CPU core, or on a GPU (NAN: it has no kernel there), us. */
+double k3_task_cost_us(const struct k3_task *task, bool gpu);
+
 /** Bytes of the place of a bf16 datum's float copy in a worker's scratch: for a full tile. */
 static inline size_t
 k3_wide_bytes(const struct k3_datum *datum)
@@ -322,6 +333,8 @@ const char *k3_datum_label(const struct k3_datum *datum, char *text, size_t text
 struct k3_memory {
 	uint64_t persist_bytes;
 	uint64_t wide_bytes; /* scratch of a CPU worker: what the largest task needs */
+	uint64_t gpu_scratch_bytes; /* of a GPU worker; 0 when the run's shape did not ask */
+	uint64_t task_bytes; /* most that the data of one task take: no node can do with less */
 	uint32_t cores;	     /* CPU workers at most */
 	size_t n_classes;
 	struct {
@@ -331,6 +344,7 @@ struct k3_memory {
 };
 void k3_memory_init(struct k3_memory *memory, const struct k3_model *model);
 int k3_memory_add(struct k3_memory *memory, const struct k3_plan *plan);
+void k3_memory_add_scratch(struct k3_memory *memory, uint64_t gpu_scratch_bytes);
 /** Of the bound: scratch of CPU workers, one for each core; none of it lies on a GPU. */
 uint64_t k3_memory_wide_bytes(const struct k3_memory *memory);
 /** Bound in bytes over every order that the edges allow, per memory node. */
@@ -345,6 +359,8 @@ struct k3_run_shape {
 	/* of a microbatch's images; 0: none.  The model's option must allow them, as it is what
 	 * makes the bound hold for all images */
 	uint64_t max_patches;
+	/* scratch of a GPU worker for a plan (tasks/device.h); NULL: not asked for */
+	size_t (*gpu_scratch)(const struct k3_plan *plan);
 };
 /** Memory of a run: its first microbatch, further ones, evaluation and optimizer together.
  * @return K3_OK, K3_EINVAL (more patches than the model plans for; logged) or what planning

@@ -54,14 +54,23 @@ k3_plan_check_memory(const struct k3_memory *memory, uint64_t limit_bytes,
 }
 
 static int
+add_plan(struct k3_memory *memory, const struct k3_run_shape *shape, const struct k3_plan *plan)
+{
+	if (shape->gpu_scratch)
+		k3_memory_add_scratch(memory, shape->gpu_scratch(plan));
+	return k3_memory_add(memory, plan);
+}
+
+static int
 add_microbatch(struct k3_memory *memory, const struct k3_model *model,
-	       const struct k3_layout *layout, const struct k3_microbatch *what)
+	       const struct k3_run_shape *shape, const struct k3_layout *layout,
+	       const struct k3_microbatch *what)
 {
 	struct k3_plan *plan;
 	int ret;
 
 	K3_TRY(k3_plan_microbatch(&plan, model, layout, what));
-	K3_TRY(k3_memory_add(memory, plan));
+	K3_TRY(add_plan(memory, shape, plan));
 out:
 	k3_plan_destroy(plan);
 	return ret;
@@ -90,14 +99,14 @@ k3_memory_run(struct k3_memory *memory, const struct k3_model *model,
 	}
 	for (size_t i = 0; i < shape->tokens; i++)
 		docs[i] = 1;
-	K3_TRY(add_microbatch(memory, model, &layout, &what));
+	K3_TRY(add_microbatch(memory, model, shape, &layout, &what));
 	what.first = false;
 	if (shape->accumulate > 1)
-		K3_TRY(add_microbatch(memory, model, &layout, &what));
+		K3_TRY(add_microbatch(memory, model, shape, &layout, &what));
 	if (shape->evaluates)
-		K3_TRY(add_microbatch(memory, model, &layout, &(struct k3_microbatch){0}));
+		K3_TRY(add_microbatch(memory, model, shape, &layout, &(struct k3_microbatch){0}));
 	K3_TRY(k3_plan_optimizer(&optimizer, model, 0));
-	K3_TRY(k3_memory_add(memory, optimizer));
+	K3_TRY(add_plan(memory, shape, optimizer));
 out:
 	k3_plan_destroy(optimizer);
 	free(docs);

@@ -146,12 +146,12 @@ critical_path(FILE *out, const struct k3_plan_stats *s, bool list)
 }
 
 static void
-memory(FILE *out, const struct k3_memory_use *m)
+memory(FILE *out, const struct k3_memory_use *m, bool gpu)
 {
 	uint64_t bound = k3_memory_bound(&m->memory), wide = k3_memory_wide_bytes(&m->memory);
 
-	fprintf(out, "\n%-16s %12s %12s %12s\n", "main memory", "persistent", "slots",
-		"high water");
+	fprintf(out, "\n%-16s %12s %12s %12s\n", gpu ? "GPU memory" : "main memory", "persistent",
+		"slots", "high water");
 	for (size_t k = 0; k < K3_N_DATA_KINDS; k++)
 		if (m->persist_bytes[k] || m->slot_bytes[k] || m->peak_bytes[k])
 			fprintf(out, "%-16s %12s %12s %12s\n",
@@ -166,6 +166,10 @@ memory(FILE *out, const struct k3_memory_use *m)
 		"bound: %" PRIu64 " bytes (%s): persistent data and slots%s, under every order "
 		"of the tasks\n",
 		bound, size((double)bound).at, wide ? ", CPU workers' float copies of bf16" : "");
+	fprintf(out, "largest task: %s of data at once\n", size((double)m->memory.task_bytes).at);
+	if (m->memory.gpu_scratch_bytes)
+		fprintf(out, "beside the bound: %s of scratch for each GPU worker\n",
+			size((double)m->memory.gpu_scratch_bytes).at);
 }
 
 static void
@@ -230,7 +234,7 @@ k3_plan_print(FILE *out, const struct k3_plan_report *r)
 	for (int p = 0; p < K3_N_PASSES; p++)
 		count_line(out, k3_pass_name((enum k3_pass)p), "", &s->pass[p], &s->total);
 	critical_path(out, s, r->critical_path);
-	memory(out, r->memory);
+	memory(out, r->memory, s->model->options.on_gpus);
 	communication(out, s);
 	if (!r->limit_bytes)
 		return ferror(out) ? K3_EIO : K3_OK;

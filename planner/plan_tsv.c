@@ -118,6 +118,9 @@ memory_rows(FILE *out, const struct k3_plan_report *r)
 		bytes_row(out, "", "scratch", wide);
 	bytes_row(out, "", "bound", bound);
 	bytes_row(out, "", "high_water", m->memory.persist_bytes + m->peak_all_bytes);
+	bytes_row(out, "", "largest_task", m->memory.task_bytes);
+	if (m->memory.gpu_scratch_bytes)
+		bytes_row(out, "", "gpu_scratch", m->memory.gpu_scratch_bytes);
 	if (!r->limit_bytes)
 		return;
 	bytes_row(out, "", "limit", r->limit_bytes);

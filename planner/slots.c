@@ -117,9 +117,26 @@ k3_memory_init(struct k3_memory *memory, const struct k3_model *model)
 	memory->cores = model->options.on_gpus ? 0 : model->machine.cores;
 }
 
+/* Memory that the data of a task take; the same datum may be there twice and counts so. */
+static uint64_t
+task_bytes(const struct k3_plan *plan, const struct k3_task *t)
+{
+	uint64_t bytes = 0;
+
+	for (uint32_t i = 0; i < t->n_access; i++) {
+		const struct k3_datum *d = &plan->data[plan->access[t->first_access + i].datum];
+		bytes += d->slot < 0 ? d->bytes : plan->slot[d->slot].bytes;
+	}
+	return bytes;
+}
+
 int
 k3_memory_add(struct k3_memory *memory, const struct k3_plan *plan)
 {
+	for (size_t i = 0; i < plan->n_tasks; i++) {
+		uint64_t bytes = task_bytes(plan, &plan->task[i]);
+		memory->task_bytes = bytes > memory->task_bytes ? bytes : memory->task_bytes;
+	}
 	if (plan->wide_bytes > memory->wide_bytes)
 		memory->wide_bytes = plan->wide_bytes;
 	for (size_t i = 0; i < plan->n_slots; i++) {
@@ -143,6 +160,13 @@ k3_memory_add(struct k3_memory *memory, const struct k3_plan *plan)
 			memory->cls[at].n = s->ordinal + 1;
 	}
 	return K3_OK;
+}
+
+void
+k3_memory_add_scratch(struct k3_memory *memory, uint64_t gpu_scratch_bytes)
+{
+	if (gpu_scratch_bytes > memory->gpu_scratch_bytes)
+		memory->gpu_scratch_bytes = gpu_scratch_bytes;
 }
 
 uint64_t

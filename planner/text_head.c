@@ -3,16 +3,30 @@
 #include "../common/status.h"
 #include "text.h"
 
-/* Rows of a sub-tile: its logits stay within a row block's bytes. */
+enum { LEAST_ROWS = 64 };
+
+uint32_t
+k3_plan_head_rows(const struct k3_plan_options *o, const struct k3_config *config)
+{
+	size_t block_bytes = o->block_bytes ? o->block_bytes : K3_BLOCK_BYTES;
+	size_t bytes = o->for_gpus ? (size_t)K3_GPU_LOGITS_BYTES : block_bytes;
+	size_t elem = o->for_gpus ? k3_dtype_bytes(o->dtype) : sizeof(float);
+	size_t rows = bytes / (elem * config->vocab);
+
+	return rows < LEAST_ROWS      ? LEAST_ROWS
+	       : rows > K3_MAX_TOKENS ? K3_MAX_TOKENS
+				      : (uint32_t)rows;
+}
+
+/* Sub-tiles of a tile are equally long, of whole runs of rows where the limit allows it. */
 static size_t
 head_rows(const struct k3i_walk *w)
 {
-	const struct k3_plan_options *o = &w->b->model->options;
-	size_t rows = o->head_rows ? o->head_rows : o->block_bytes / (sizeof(float) * w->c->vocab);
+	size_t most = w->b->model->options.head_rows, subs = (w->nominal + most - 1) / most;
+	size_t each = (w->nominal + subs - 1) / subs,
+	       whole = (each + LEAST_ROWS - 1) / LEAST_ROWS * LEAST_ROWS;
 
-	if (rows < 64)
-		rows = 64;
-	return rows < w->nominal ? rows : w->nominal;
+	return whole <= most && whole <= w->nominal ? whole : each;
 }
 
 struct sub {

@@ -92,8 +92,9 @@ write_copy(struct k3_store *store, uint32_t block, const float *data)
 {
 	int32_t copy = k3_store_model(store)->copy[block];
 
-	return copy == K3_NO_DATUM ? K3_OK
-				   : k3_store_floats_write(store, NULL, (uint32_t)copy, data);
+	return copy == K3_NO_DATUM || copy == (int32_t)block
+		       ? K3_OK
+		       : k3_store_floats_write(store, NULL, (uint32_t)copy, data);
 }
 
 /* One row block of a parameter from the tensors it overlaps. */
@@ -105,7 +106,7 @@ load_block(struct k3_store *store, const struct k3_st *st, size_t param, size_t 
 	const struct k3_params *ps = &m->params;
 	uint32_t datum = m->param_block[param] + kind * m->n_blocks + (uint32_t)block;
 	const struct k3_datum *d = &m->persist[datum];
-	float *data = malloc(d->bytes ? d->bytes : 1);
+	float *data = malloc(d->rows * d->row_elems * sizeof(*data) + 1);
 	size_t filled = 0;
 	int ret = data ? K3_OK : K3_ENOMEM;
 
@@ -124,7 +125,7 @@ load_block(struct k3_store *store, const struct k3_st *st, size_t param, size_t 
 		filled += n;
 	}
 	K3_ASSERT(filled == d->rows);
-	K3_TRY(k3_store_datum_write(store, NULL, datum, data));
+	K3_TRY(k3_store_floats_write(store, NULL, datum, data));
 	if (kind == 0)
 		K3_TRY(write_copy(store, datum, data));
 out:

@@ -80,10 +80,10 @@ put_param(struct k3_store *store, struct k3_st_writer *w, size_t param, uint32_t
 		uint32_t datum = m->param_block[param] + kind * m->n_blocks + (uint32_t)b;
 		const struct k3_datum *d = &m->persist[datum];
 		free(block);
-		block = malloc(d->bytes ? d->bytes : 1);
+		block = malloc(d->rows * d->row_elems * sizeof(*block) + 1);
 		if (!block)
 			K3_TRY(K3_ENOMEM);
-		K3_TRY(k3_store_datum_read(store, NULL, datum, block));
+		K3_TRY(k3_store_floats_read(store, NULL, datum, block));
 		for (size_t i = ps->first_tensor[param]; i < ps->first_tensor[param + 1]; i++) {
 			k3_params_tensor(ps, i, &t);
 			if (t.kind == K3_CKPT_PARAM)

@@ -126,15 +126,15 @@ footprint(struct starpu_task *task)
 	return (uint32_t)lround(4 * log2(size)) * 2654435761u + 1;
 }
 
-/* The plan's own cost. Every core is alike, so the worker does not matter. */
+/* The plan's own cost. Every core is alike, and every GPU, so only the kind of worker matters. */
 static double
 plan_cost_us(struct starpu_task *task, struct starpu_perfmodel_arch *arch, unsigned nimpl)
 {
 	const struct k3_task *t = task->prologue_callback_arg; /* submit.c */
 
-	(void)arch;
 	(void)nimpl;
-	return t ? t->cost_us : NAN; /* NAN: StarPU knows no length */
+	/* NAN: StarPU knows no length */
+	return t ? k3_task_cost_us(t, arch->devices[0].type == STARPU_CUDA_WORKER) : NAN;
 }
 
 #define MODEL(op_name)                                                                             \

@@ -10,6 +10,7 @@
 #include "../common/status.h"
 #include "codelets.h"
 #include "convert.h"
+#include "trace_cuda.h"
 
 int
 k3_device_parse(enum k3_device *device, const char *text)
@@ -34,6 +35,7 @@ typedef size_t scratch_func(const void *args);
 
 static struct k3_cuda workers[STARPU_NMAXWORKERS];
 static size_t scratch_bytes;
+static uint64_t scratch_made;
 static int worker_status[STARPU_NMAXWORKERS];
 
 static void
@@ -47,14 +49,17 @@ pointers(void **out, void *const *buffers, uint32_t n)
 	static void run_##op(void *buffers[], void *cl_arg)                                        \
 	{                                                                                          \
 		const struct arguments *a = cl_arg;                                                \
-		const struct k3_cuda *cuda = &workers[starpu_worker_get_id_check()];               \
+		int id = starpu_worker_get_id_check();                                             \
+		const struct k3_cuda *cuda = &workers[id];                                         \
 		void *buf[a->n_buf + 1];                                                           \
                                                                                                    \
 		pointers(buf, buffers, a->n_buf);                                                  \
+		k3i_trace_cuda_before(id);                                                         \
 		if (k3i_task_now()->plan->model->options.dtype == K3_BF16)                         \
 			k3_##stem##_cuda_bf16(buf, a, cuda);                                       \
 		else                                                                               \
 			k3_##stem##_cuda_f32(buf, a, cuda);                                        \
+		k3i_trace_cuda_after(id);                                                          \
 	}
 K3_CUDA_OP_MAP(X)
 #undef X
@@ -73,6 +78,27 @@ static const struct {
 bool
 k3_device_has_cuda(void)
 {
+	return true;
+}
+
+bool
+k3_device_gpu(struct k3_gpu *gpu)
+{
+	static const enum cudaDeviceAttr wanted[] = {
+		cudaDevAttrComputeCapabilityMajor, cudaDevAttrMultiProcessorCount,
+		cudaDevAttrClockRate, cudaDevAttrMemoryClockRate, cudaDevAttrGlobalMemoryBusWidth};
+	struct cudaDeviceProp properties;
+	int got[5], n = 0;
+
+	if (cudaGetDeviceCount(&n) != cudaSuccess || n == 0)
+		return false;
+	for (size_t i = 0; i < 5; i++)
+		if (cudaDeviceGetAttribute(&got[i], wanted[i], 0) != cudaSuccess)
+			return false;
+	if (cudaGetDeviceProperties(&properties, 0) != cudaSuccess)
+		return false;
+	/* clocks are in kHz */
+	k3_gpu_describe(gpu, properties.name, got[0], got[1], got[2] * 1e-3, got[3] * 1e-3, got[4]);
 	return true;
 }
 
@@ -116,6 +142,7 @@ start_workers(void)
 {
 	int ret = K3_OK;
 
+	scratch_made++;
 	starpu_execute_on_each_worker(start_worker, NULL, STARPU_CUDA);
 	for (int i = 0; i < STARPU_NMAXWORKERS; i++)
 		if (worker_status[i] != K3_OK)
@@ -146,19 +173,40 @@ k3i_device_stop(void)
 		starpu_execute_on_each_worker(stop_worker, NULL, STARPU_CUDA);
 }
 
-int
-k3i_device_reserve(const struct k3_plan *plan)
+size_t
+k3_device_scratch_bytes(const struct k3_plan *plan)
 {
-	size_t most = scratch_bytes;
+	size_t most = 0;
 
-	if (starpu_cuda_worker_get_count() == 0)
-		return K3_OK;
 	for (size_t i = 0; i < plan->n_tasks; i++) {
 		const struct k3_task *t = &plan->task[i];
 		size_t bytes = kernels[t->op].scratch ? kernels[t->op].scratch(t->args) : 0;
 		most = bytes > most ? bytes : most;
 	}
-	if (most == scratch_bytes)
+	return most;
+}
+
+size_t
+k3_device_fixed_bytes(void)
+{
+	return K3_CUDA_BLAS_BYTES + K3_CUDA_SUM_BYTES;
+}
+
+uint64_t
+k3_device_scratch_made(void)
+{
+	return scratch_made;
+}
+
+int
+k3i_device_reserve(const struct k3_plan *plan)
+{
+	size_t most;
+
+	if (starpu_cuda_worker_get_count() == 0)
+		return K3_OK;
+	most = k3_device_scratch_bytes(plan);
+	if (most <= scratch_bytes)
 		return K3_OK;
 	starpu_task_wait_for_all();
 	scratch_bytes = most;
@@ -170,6 +218,13 @@ k3i_device_reserve(const struct k3_plan *plan)
 bool
 k3_device_has_cuda(void)
 {
+	return false;
+}
+
+bool
+k3_device_gpu(struct k3_gpu *gpu)
+{
+	(void)gpu;
 	return false;
 }
 
@@ -193,6 +248,25 @@ k3i_device_start(enum k3_device device)
 void
 k3i_device_stop(void)
 {
+}
+
+size_t
+k3_device_scratch_bytes(const struct k3_plan *plan)
+{
+	(void)plan;
+	return 0;
+}
+
+size_t
+k3_device_fixed_bytes(void)
+{
+	return 0;
+}
+
+uint64_t
+k3_device_scratch_made(void)
+{
+	return 0;
 }
 
 int

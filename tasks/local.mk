@@ -5,11 +5,14 @@ libk3_la_SOURCES += \
 	tasks/codelets.c \
 	tasks/convert.c \
 	tasks/device.c \
+	tasks/gpu_memory.c \
 	tasks/perfmodel_check.c \
 	tasks/runtime.c \
 	tasks/store.c \
 	tasks/submit.c \
 	tasks/trace.c \
+	tasks/trace_cuda.c \
+	tasks/trace_cuda.h \
 	tasks/trace_out.c \
 	tasks/trace_paje.c \
 	tasks/trace_panel.h \
@@ -31,6 +34,7 @@ nobase_k3include_HEADERS += \
 	tasks/codelets.h \
 	tasks/convert.h \
 	tasks/device.h \
+	tasks/gpu_memory.h \
 	tasks/perfmodel_check.h \
 	tasks/runtime.h \
 	tasks/store.h \

@@ -25,7 +25,7 @@
 struct k3_runtime {
 	struct k3_trace *trace;
 	int32_t step;
-	uint32_t window, workers;
+	uint32_t window, own_window, workers; /* own: what a part of the program asks for */
 	bool calibrate;
 	char version[32];
 	const char *scheduler;
@@ -240,6 +240,26 @@ k3_runtime_trace(const struct k3_runtime *runtime)
 }
 
 int
+k3_runtime_trace_start(struct k3_runtime *runtime, const char *dir)
+{
+	int ret;
+
+	k3_runtime_drain(runtime);
+	K3_TRY(runtime->trace ? K3_EEXIST : K3_OK);
+	K3_TRY(k3i_trace_starpu_create(&runtime->trace, dir, 0));
+out:
+	return ret;
+}
+
+int
+k3_runtime_trace_share(struct k3_runtime *runtime, bool device, struct k3_trace_share *share)
+{
+	k3_runtime_drain(runtime);
+	k3i_trace_starpu_end(runtime->trace);
+	return k3_trace_share(runtime->trace, device, share);
+}
+
+int
 k3_runtime_trace_finish(struct k3_runtime *runtime)
 {
 	int ret = K3_OK;
@@ -247,6 +267,7 @@ k3_runtime_trace_finish(struct k3_runtime *runtime)
 	if (!runtime->trace)
 		return K3_OK;
 	k3_runtime_drain(runtime);
+	k3i_trace_starpu_end(runtime->trace);
 	starpu_pause(); /* idle workers spin: the pictures would wait for a core */
 	ret = k3_trace_finish(runtime->trace);
 	starpu_resume();
@@ -256,16 +277,33 @@ k3_runtime_trace_finish(struct k3_runtime *runtime)
 }
 
 void
+k3_runtime_set_window(struct k3_runtime *runtime, uint32_t window)
+{
+	runtime->own_window = window;
+}
+
+void
 k3_runtime_throttle(struct k3_runtime *runtime)
 {
-	if (runtime->window && (uint32_t)starpu_task_nsubmitted() >= runtime->window)
-		starpu_task_wait_for_n_submitted(runtime->window / 2);
+	uint32_t most = runtime->window, own = runtime->own_window;
+
+	if (own && (!most || own < most))
+		most = own;
+	if (most && (uint32_t)starpu_task_nsubmitted() >= most)
+		starpu_task_wait_for_n_submitted(most / 2);
 }
 
 uint32_t
 k3_runtime_workers(const struct k3_runtime *runtime)
 {
 	return runtime->workers;
+}
+
+uint32_t
+k3_runtime_cuda_workers(const struct k3_runtime *runtime)
+{
+	(void)runtime;
+	return starpu_cuda_worker_get_count();
 }
 
 const char *

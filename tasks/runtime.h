@@ -9,6 +9,7 @@
 
 struct k3_runtime;
 struct k3_trace;
+struct k3_trace_share;
 
 struct k3_runtime_options {
 	uint32_t window;	 /* most tasks in flight; 0: unlimited */
@@ -37,6 +38,8 @@ void k3_runtime_drain(struct k3_runtime *runtime);
  * nothing may be submitted. */
 void k3_runtime_pause(struct k3_runtime *runtime);
 void k3_runtime_resume(struct k3_runtime *runtime);
+/** Until it is called with 0, at most so many tasks are in flight, unless the options say fewer. */
+void k3_runtime_set_window(struct k3_runtime *runtime, uint32_t window);
 /** Holds submission back while too many tasks are in flight; called before each. */
 void k3_runtime_throttle(struct k3_runtime *runtime);
 
@@ -52,12 +55,23 @@ int32_t k3_runtime_step_now(const struct k3_runtime *runtime);
 /** NULL when nothing is traced. */
 struct k3_trace *k3_runtime_trace(const struct k3_runtime *runtime);
 /**
+ * Drains and begins a trace of what is submitted from now on, as trace_dir does from the start.
+ * @param dir  NULL: no files, for k3_runtime_trace_share
+ * @return K3_OK, K3_EEXIST (there is one), else as k3_runtime_create
+ */
+int k3_runtime_trace_start(struct k3_runtime *runtime, const char *dir);
+/** Drains and tells where the time went (trace.h); nothing is recorded rightly after it but by a new
+ * trace. @return K3_OK, K3_ENOMEM */
+int k3_runtime_trace_share(struct k3_runtime *runtime, bool device, struct k3_trace_share *share);
+/**
  * Drains, ends the trace and writes its files; tasks that come after are not in it.
  * @return K3_OK (also without a trace), K3_EIO (logged), K3_ENOMEM
  */
 int k3_runtime_trace_finish(struct k3_runtime *runtime);
 
+/** CPU workers. */
 uint32_t k3_runtime_workers(const struct k3_runtime *runtime);
+uint32_t k3_runtime_cuda_workers(const struct k3_runtime *runtime);
 /** Scheduler's name. */
 const char *k3_runtime_scheduler(const struct k3_runtime *runtime);
 /** "1.3.10" */

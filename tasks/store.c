@@ -155,6 +155,14 @@ k3_store_handle(const struct k3_store *store, const struct k3_plan *plan, uint32
 	return find_pool(store, slot->bytes)->handle[slot->ordinal];
 }
 
+void
+k3_store_forget_slots(struct k3_store *store)
+{
+	for (size_t p = 0; p < store->n_pools; p++)
+		for (uint32_t i = 0; i < store->pool[p].n; i++)
+			starpu_data_invalidate_submit(store->pool[p].handle[i]);
+}
+
 /* The handle and size of something that the host may look at. */
 static int
 look_up(struct k3_store *store, const struct k3_plan *plan, uint32_t datum,
@@ -280,27 +288,36 @@ k3_store_floats_write(struct k3_store *store, const struct k3_plan *plan, uint32
 	return ret;
 }
 
-/* Bytes of a handle in main memory, 0 before its first write. */
-static uint64_t
-held(starpu_data_handle_t handle)
+/* Adds what a handle holds, nothing before its first use there. */
+static void
+add_held(struct k3_held *held, starpu_data_handle_t handle, unsigned node)
 {
 	int allocated = 0, valid = 0, requested = 0;
 
 	if (!handle)
-		return 0;
-	starpu_data_query_status(handle, STARPU_MAIN_RAM, &allocated, &valid, &requested);
-	return allocated ? starpu_data_get_size(handle) : 0;
+		return;
+	starpu_data_query_status(handle, (int)node, &allocated, &valid, &requested);
+	if (!allocated)
+		return;
+	held->n++;
+	held->bytes += starpu_data_get_size(handle);
+}
+
+struct k3_held
+k3_store_held(const struct k3_store *store, unsigned node)
+{
+	struct k3_held held = {0};
+
+	for (size_t i = 0; i < store->model->n_persist; i++)
+		add_held(&held, store->persist[i], node);
+	for (size_t p = 0; p < store->n_pools; p++)
+		for (uint32_t i = 0; i < store->pool[p].n; i++)
+			add_held(&held, store->pool[p].handle[i], node);
+	return held;
 }
 
 uint64_t
 k3_store_bytes_held(const struct k3_store *store)
 {
-	uint64_t bytes = 0;
-
-	for (size_t i = 0; i < store->model->n_persist; i++)
-		bytes += held(store->persist[i]);
-	for (size_t p = 0; p < store->n_pools; p++)
-		for (uint32_t i = 0; i < store->pool[p].n; i++)
-			bytes += held(store->pool[p].handle[i]);
-	return bytes;
+	return k3_store_held(store, STARPU_MAIN_RAM).bytes;
 }

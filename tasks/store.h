@@ -41,6 +41,14 @@ int k3_store_floats_read(struct k3_store *store, const struct k3_plan *plan, uin
 int k3_store_floats_write(struct k3_store *store, const struct k3_plan *plan, uint32_t datum,
 			  const float *in);
 
+/** What is in slots is over: nothing reads it again, and no memory node need keep it. */
+void k3_store_forget_slots(struct k3_store *store);
+
+struct k3_held {
+	uint64_t n, bytes;
+};
+/** Handles that have memory on a memory node now, and how much. */
+struct k3_held k3_store_held(const struct k3_store *store, unsigned node);
 /** Bytes in main memory that handles hold now. */
 uint64_t k3_store_bytes_held(const struct k3_store *store);
 

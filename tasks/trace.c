@@ -8,6 +8,7 @@
 #include "trace_record.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,6 +49,8 @@ check(const struct k3_trace_options *o)
 			 INT16_MAX);
 		return K3_EINVAL;
 	}
+	if (!o->dir)
+		return K3_OK;
 	K3_TRY(k3_fs_mkdirs(o->dir));
 	if (access(o->dir, W_OK | X_OK) != 0) {
 		k3_error("tasks", "--trace %s: cannot be written: %s", o->dir, strerror(errno));
@@ -55,6 +58,16 @@ check(const struct k3_trace_options *o)
 	}
 out:
 	return ret;
+}
+
+static int
+set_paths(struct k3_trace *t, const char *dir)
+{
+	t->dir = strdup(dir);
+	t->paje = t->dir ? k3i_trace_path(t, "k3.paje") : NULL;
+	t->tsv = t->dir ? k3i_trace_path(t, "tasks.tsv") : NULL;
+	t->part = t->dir ? k3i_trace_path(t, ".part") : NULL;
+	return t->paje && t->tsv && t->part ? K3_OK : K3_ENOMEM;
 }
 
 int
@@ -72,18 +85,20 @@ k3_trace_create(struct k3_trace **trace, const struct k3_trace_options *options)
 	t->now_ns = options->now_ns;
 	t->step = t->microbatch = -1;
 	t->capacity = options->most_tasks ? options->most_tasks : K3_TRACE_MOST_TASKS;
-	t->dir = strdup(options->dir);
-	t->paje = t->dir ? k3i_trace_path(t, "k3.paje") : NULL;
-	t->tsv = t->dir ? k3i_trace_path(t, "tasks.tsv") : NULL;
-	t->part = t->dir ? k3i_trace_path(t, ".part") : NULL;
+	K3_TRY(options->dir ? set_paths(t, options->dir) : K3_OK);
 	t->worker = calloc(t->n_workers, sizeof(*t->worker));
 	t->ring = map(t->capacity * sizeof(*t->ring));
 	t->span = map(t->capacity * sizeof(*t->span));
-	if (!t->paje || !t->tsv || !t->part || !t->worker || !t->ring || !t->span)
+	if (!t->worker || !t->ring || !t->span)
 		K3_TRY(K3_ENOMEM);
-	for (uint32_t w = 0; w < t->n_workers; w++)
+	for (uint32_t w = 0; w < t->n_workers; w++) {
 		snprintf(t->worker[w].name, sizeof(t->worker[w].name), "%s",
 			 options->worker_name[w]);
+		t->worker[w].device = options->is_device && options->is_device[w];
+		t->n_counted += t->worker[w].device;
+	}
+	if (t->n_counted == 0)
+		t->n_counted = t->n_workers;
 	if (options->signals)
 		K3_TRY(k3i_trace_signals_take(t));
 	*trace = t;
@@ -141,6 +156,7 @@ k3_trace_submit(struct k3_trace *trace, const struct k3_task *task)
 	r->tile = task->tile;
 	r->group = task->group;
 	r->n_data = task->n_access;
+	r->released_ns = 0;
 	r->layer = task->layer;
 	r->worker = -1;
 	r->op = task->op;
@@ -170,13 +186,31 @@ k3_trace_start(struct k3_trace_record *record, int worker, int64_t now_ns)
 
 void
 k3_trace_end(struct k3_trace_record *record, int worker, int64_t ready_ns, int64_t start_ns,
-	     int64_t end_ns)
+	     int64_t end_ns, int64_t released_ns)
 {
+	int64_t late = released_ns - end_ns;
+
 	record->worker = (int16_t)worker;
 	record->ready_ns = ready_ns;
 	record->start_ns = start_ns;
 	record->end_ns = end_ns;
+	record->released_ns = late < 0 ? 0 : late > INT32_MAX ? INT32_MAX : (int32_t)late;
 	atomic_store_explicit(&record->state, K3I_DONE, memory_order_release);
+}
+
+void
+k3_trace_rescale(struct k3_trace *trace, int worker, int64_t from_ns, double factor)
+{
+	uint64_t recorded = trace->n_recorded;
+	size_t n = recorded < trace->capacity ? (size_t)recorded : trace->capacity;
+
+	for (size_t i = 0; i < n; i++) {
+		struct k3_trace_record *r = &trace->ring[i];
+		if (r->state != K3I_DONE || r->worker != worker)
+			continue;
+		r->start_ns = from_ns + llrint((double)(r->start_ns - from_ns) * factor);
+		r->end_ns = from_ns + llrint((double)(r->end_ns - from_ns) * factor);
+	}
 }
 
 /* What is not in the files, for people. */
@@ -235,6 +269,8 @@ k3_trace_finish(struct k3_trace *trace)
 	char *text = NULL, *path = NULL;
 	int ret;
 
+	if (!trace->dir)
+		return K3_OK;
 	K3_TRY(k3_trace_write(trace));
 	text = k3i_trace_summary(trace);
 	path = k3i_trace_path(trace, "summary.txt");

@@ -27,12 +27,13 @@ struct k3_trace_record;
 #define K3_TRACE_MOST_TASKS ((size_t)1 << 20)
 
 struct k3_trace_options {
-	const char *dir;   /* made when it is not there */
+	const char *dir;   /* made when it is not there; NULL: no files, only k3_trace_share */
 	size_t most_tasks; /* records in the ring; 0: K3_TRACE_MOST_TASKS */
 	uint32_t rank;
 	uint32_t n_workers;
 	const char *const *worker_name; /* [n_workers], e.g. "cpu0"; copied, 15 bytes at most */
-	int64_t (*now_ns)(void);	/* the clock; a signal handler may call it */
+	const bool *is_device;	 /* [n_workers]: a device's stream, counted apart; NULL: none is */
+	int64_t (*now_ns)(void); /* the clock; a signal handler may call it */
 	bool signals; /* write on SIGINT SIGTERM (and go on), SIGABRT SIGSEGV SIGBUS SIGFPE
 			 SIGILL; whoever handled them before is called after */
 };
@@ -60,15 +61,32 @@ struct k3_trace_record *k3_trace_submit(struct k3_trace *trace, const struct k3_
 void k3_trace_cancel(struct k3_trace *trace, struct k3_trace_record *record);
 /** A worker has taken the task. */
 void k3_trace_start(struct k3_trace_record *record, int worker, int64_t now_ns);
-/** It has ended. ready_ns: when its last input was there. */
+/** It has ended. ready_ns: when its last input was there; released_ns: when the runtime had seen the
+ * end and let those go that waited for it. */
 void k3_trace_end(struct k3_trace_record *record, int worker, int64_t ready_ns, int64_t start_ns,
-		  int64_t end_ns);
+		  int64_t end_ns, int64_t released_ns);
+/** A worker's clock ran off since from_ns: its times become from_ns + (time - from_ns) factor. No task
+ * may be in flight. */
+void k3_trace_rescale(struct k3_trace *trace, int worker, int64_t from_ns, double factor);
 
 /**
  * Writes k3.paje and tasks.tsv, and warns with the numbers when tasks are missing.
  * @return K3_OK, K3_EIO (logged)
  */
 int k3_trace_write(struct k3_trace *trace);
+/* Where the time of some workers went: inside the steps, or all of the trace when there are none. */
+struct k3_trace_share {
+	uint32_t workers;
+	size_t tasks;
+	double wall_s;
+	double kernels, runtime; /* of workers x wall: in tasks; idle while a task was ready */
+};
+/**
+ * Of all devices' streams, or of all other workers; all 0 when there are none. No task may be in flight.
+ * @return K3_OK, K3_ENOMEM
+ */
+int k3_trace_share(struct k3_trace *trace, bool device, struct k3_trace_share *share);
+
 /**
  * All that there is: k3_trace_write, the summary in summary.txt and on stderr, pictures. No task
  * may be in flight.

@@ -12,6 +12,7 @@ struct k3_trace_record {
 	double flops;
 	int32_t step, microbatch, tile, group;
 	uint32_t n_data;
+	int32_t released_ns; /* after end_ns */
 	int16_t layer, worker;
 	uint16_t op;
 	uint8_t pass;
@@ -28,6 +29,7 @@ struct k3i_span {
 
 struct k3i_worker {
 	char name[16];
+	bool device;
 	int64_t until; /* for the writer: when the state shown now ends */
 };
 
@@ -42,6 +44,7 @@ struct k3i_out {
 struct k3_trace {
 	char *dir, *paje, *tsv, *part; /* the folder; files in it; name of the file in the making */
 	uint32_t rank, n_workers;
+	uint32_t n_counted; /* workers whose shares are told: devices' streams when there are any */
 	struct k3i_worker *worker;
 	int64_t (*now_ns)(void);
 	bool signals;
@@ -96,7 +99,7 @@ void k3i_trace_signals_return(struct k3_trace *trace);
 struct k3i_step {
 	int32_t step;
 	int64_t from, to; /* ns */
-	int64_t kernels;  /* ns of all workers in tasks */
+	int64_t kernels;  /* ns of the counted workers in tasks */
 	uint32_t n_tasks; /* of this step, whenever they ran */
 	bool complete;	  /* all of its tasks are here and have ended */
 };
@@ -123,6 +126,13 @@ void k3i_trace_render(struct k3_trace *trace);
 
 /** dir/name, malloc'ed. */
 char *k3i_trace_path(const struct k3_trace *trace, const char *name);
+
+/* Is it one of those that n_counted counts? */
+static inline bool
+k3i_counts(const struct k3_trace *trace, int worker)
+{
+	return trace->n_counted == trace->n_workers || trace->worker[worker].device;
+}
 
 static inline const struct k3_trace_record *
 k3i_record(const struct k3_trace *trace, const struct k3i_span *span)

@@ -1,5 +1,5 @@
 /* Between StarPU and the trace: marks of a task come from its callbacks, times from StarPU's
- * profiling.  The trap is the clock: all times are StarPU's own, which begins in starpu_init;
+ * profiling, those on devices from events (trace_cuda.h).  The trap is the clock: all times are StarPU's own, which begins in starpu_init;
  * before that, and against any other clock, they mean nothing. */
 #include "trace_starpu.h"
 
@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "../common/status.h"
+#include "trace_cuda.h"
 
 /* clock_gettime and a subtraction: a signal handler may call it */
 static int64_t
@@ -32,10 +33,12 @@ on_taken(void *record)
 static void
 on_end(void *record)
 {
-	const struct starpu_profiling_task_info *info = starpu_task_get_current()->profiling_info;
+	struct starpu_task *task = starpu_task_get_current();
+	const struct starpu_profiling_task_info *info = task->profiling_info;
+	int64_t start = ns_of(&info->start_time), end = ns_of(&info->end_time);
 
-	k3_trace_end(record, info->workerid, ns_of(&info->push_start_time),
-		     ns_of(&info->start_time), ns_of(&info->end_time));
+	k3i_trace_cuda_times(info->workerid, task, &start, &end);
+	k3_trace_end(record, info->workerid, ns_of(&info->push_start_time), start, end, now_ns());
 }
 
 void
@@ -55,13 +58,14 @@ k3i_trace_starpu_create(struct k3_trace **trace, const char *dir, size_t most_ta
 	uint32_t n = starpu_worker_get_count();
 	const char **name = calloc(n, sizeof(*name));
 	char(*text)[16] = calloc(n, sizeof(*text));
-	int ret = name && text ? K3_OK : K3_ENOMEM;
+	bool *device = calloc(n, sizeof(*device));
+	int ret = name && text && device ? K3_OK : K3_ENOMEM;
 
 	*trace = NULL;
 	K3_TRY(ret);
 	for (uint32_t w = 0; w < n; w++) {
-		bool cpu = starpu_worker_get_type((int)w) == STARPU_CPU_WORKER;
-		snprintf(text[w], sizeof(text[w]), "%s%d", cpu ? "cpu" : "gpu",
+		device[w] = starpu_worker_get_type((int)w) != STARPU_CPU_WORKER;
+		snprintf(text[w], sizeof(text[w]), "%s%d", device[w] ? "gpu" : "cpu",
 			 starpu_worker_get_devid((int)w));
 		name[w] = text[w];
 	}
@@ -69,13 +73,22 @@ k3i_trace_starpu_create(struct k3_trace **trace, const char *dir, size_t most_ta
 								 .most_tasks = most_tasks,
 								 .n_workers = n,
 								 .worker_name = name,
+								 .is_device = device,
 								 .now_ns = now_ns,
-								 .signals = true}));
+								 .signals = dir != NULL}));
 	starpu_profiling_status_set(STARPU_PROFILING_ENABLE);
+	k3i_trace_cuda_start(now_ns);
 out:
 	free(name);
 	free(text);
+	free(device);
 	return ret;
+}
+
+void
+k3i_trace_starpu_end(struct k3_trace *trace)
+{
+	k3i_trace_cuda_stop(trace);
 }
 
 void

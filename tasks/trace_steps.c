@@ -72,6 +72,8 @@ fill(const struct k3_trace *trace, struct list *l)
 	}
 	for (size_t i = 0; i < trace->n_spans; i++) {
 		const struct k3i_span *s = &trace->span[i];
+		if (!k3i_counts(trace, s->worker))
+			continue;
 		while (at + 1 < l->n && l->step[at + 1].from <= s->start)
 			at++;
 		for (size_t k = at; k < l->n && l->step[k].from < s->end; k++) {
@@ -154,7 +156,9 @@ k3i_trace_view(const struct k3_trace *trace, struct k3i_view *view)
 	} else {
 		view->step.n_tasks = (uint32_t)trace->n_spans;
 		for (size_t i = 0; i < trace->n_spans; i++)
-			view->step.kernels += trace->span[i].end - trace->span[i].start;
+			view->step.kernels += k3i_counts(trace, trace->span[i].worker)
+						      ? trace->span[i].end - trace->span[i].start
+						      : 0;
 	}
 	free(step);
 	for (size_t i = 0; i < trace->n_spans; i++) {

@@ -132,7 +132,7 @@ axis(const struct k3i_panel *p)
 	}
 }
 
-/* Families of the window with their share of workers x time. */
+/* Families of the window with their share of workers x time, of devices alone when there are any. */
 static void
 legend(const struct k3i_panel *p, double y)
 {
@@ -140,12 +140,12 @@ legend(const struct k3i_panel *p, double y)
 	double x = K3I_LEFT;
 	char line[64];
 
-	total = (p->window.to - p->window.from) * p->trace->n_workers;
+	total = (p->window.to - p->window.from) * p->trace->n_counted;
 	for (size_t i = 0; i < p->trace->n_spans; i++) {
 		const struct k3i_span *s = &p->trace->span[i];
 		int64_t from = s->start > p->window.from ? s->start : p->window.from;
 		int64_t to = s->end < p->window.to ? s->end : p->window.to;
-		if (to <= from)
+		if (to <= from || !k3i_counts(p->trace, s->worker))
 			continue;
 		ns[k3_op_family(k3i_record(p->trace, s)->op)] += to - from;
 		all += to - from;
@@ -233,9 +233,9 @@ k3i_trace_svg_step(const struct k3_trace *trace, const struct k3i_view *view, co
 	if (s->step >= 0)
 		snprintf(what, sizeof(what), "step %" PRId32, s->step);
 	snprintf(title, sizeof(title),
-		 "%s: %.1f ms, %" PRIu32 " tasks, kernels %.1f %% of %" PRIu32 " workers x wall",
-		 what, wall * 1e-6, s->n_tasks,
-		 100 * (double)s->kernels / (wall * trace->n_workers), trace->n_workers);
+		 "%s: %.1f ms, %" PRIu32 " tasks, kernels %.1f %% of %" PRIu32 " %s x wall", what,
+		 wall * 1e-6, s->n_tasks, 100 * (double)s->kernels / (wall * trace->n_counted),
+		 trace->n_counted, trace->n_counted < trace->n_workers ? "gpu streams" : "workers");
 	K3_TRY(start(&p, path, 26 + 2 * K3I_STRIP + p.row * trace->n_workers + 56));
 	draw(&p, 0, title, true);
 	ret = finish(&p, path);

@@ -215,6 +215,43 @@ TEST(cases_of_the_tower_are_right_for_any_grid)
 			     "%d tokens: %s", tokens[i], scratch_log());
 }
 
+TEST(a_check_alone_tells_errors_and_no_times)
+{
+	struct program_result r = program_run("", "k3_bench", "op kda --check " SMALL),
+			      bad = program_run("", "k3_bench",
+						"op kda --check --filter /kda_conv_fwd "
+						"--plant-fault kda_conv_fwd/rstd " SMALL);
+	char *p = r.out, *q = bad.out, *c[COLUMNS];
+	size_t lines = 0;
+
+	cr_assert_eq(r.status, 0, "%s", scratch_log());
+	cr_assert_eq(bad.status, 1);
+	for (next_line(&p, c, COLUMNS); next_line(&p, c, COLUMNS); lines++) {
+		cr_assert_str_eq(c[VERDICT], "right");
+		cr_assert_str_eq(c[MEDIAN], "-");
+	}
+	cr_assert_gt(lines, 10);
+	cr_assert(next_line(&q, c, COLUMNS) && next_line(&q, c, COLUMNS));
+	cr_assert_str_eq(c[VERDICT], "wrong");
+	program_free(&r);
+	program_free(&bad);
+}
+
+TEST(heads_and_payloads_may_be_others_than_the_models)
+{
+	/* 3 heads of 32 instead of 2: 3 products of 33 x 64 x 96 */
+	expect_amount("kda_proj_fwd", SMALL " --heads 3", "GFLOP/s", 2.0 * 33 * 64 * 96 * 3);
+	/* seven rows are read, the result and its statistics are written */
+	expect_amount("mix_norm_fwd", SMALL " --payloads 6", "GB/s",
+		      4.0 * 33 * (7 * 64 + 2 * (64 + 22)));
+}
+
+TEST(attention_of_eight_documents_counts_pairs_within_them)
+{
+	/* 33 rows in documents of 5: six whole ones of 15 pairs, three rows of 6 pairs */
+	expect_amount("mla_attn_packed", SMALL, "GFLOP/s", 2.0 * 96 * (8 * 24 + 6 * 16));
+}
+
 TEST(wrong_usage_has_status_2_and_a_message)
 {
 	static const char *const args[] = {
@@ -229,6 +266,10 @@ TEST(wrong_usage_has_status_2_and_a_message)
 		"op kda --speed 3",
 		"op kda --filter nothing " SMALL,
 		"op vit " SMALL,
+		"op kda --device all " SMALL,
+		"op kda --device tpu " SMALL,
+		"op kda --dtype bf16 " SMALL, /* cores compute in fp32 */
+		"op kda --heads 0 " SMALL,
 		"op kda --filter kda_proj --plant-fault kda_proj_fwd/nothing " SMALL,
 	};
 

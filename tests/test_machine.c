@@ -39,6 +39,11 @@ odd_machine(void)
 		m.rate[op].bytes_per_us = op % 3 ? x += 0.125 : 0;
 		m.rate[op].param_bytes_per_us = op % 2 ? x += 0.1 : 0;
 	}
+	snprintf(m.gpu.name, sizeof(m.gpu.name), "Odd GPU");
+	m.gpu.task_us = x += 0.125;
+	m.gpu.f32_flops_per_us = x += 0.125;
+	m.gpu.bf16_flops_per_us = x += 0.125;
+	m.gpu.bytes_per_us = x += 0.125;
 	m.measured = true;
 	return m;
 }
@@ -60,6 +65,13 @@ Test(machine, a_saved_machine_is_loaded_with_the_same_bits)
 	cr_expect_eq(back.bytes_per_us, m.bytes_per_us);
 	cr_expect_arr_eq(back.gemm_flops_per_us, m.gemm_flops_per_us, sizeof(m.gemm_flops_per_us));
 	cr_expect_arr_eq(back.rate, m.rate, sizeof(m.rate));
+	cr_expect_arr_eq(&back.gpu, &m.gpu, sizeof(m.gpu));
+	/* a machine without a GPU leaves what is known of one */
+	m.gpu.name[0] = '\0';
+	cr_assert_eq(k3_machine_save(&m, scratch_path("none.json")), K3_OK);
+	back.gpu.task_us = 77;
+	cr_assert_eq(k3_machine_load(&back, scratch_path("none.json")), K3_OK);
+	cr_expect(back.gpu.task_us == 77 && strcmp(back.gpu.name, "Odd GPU") == 0);
 }
 
 /* The saved file with one field changed is refused; the message holds file, field and value, and
@@ -118,6 +130,12 @@ Test(machine, every_fault_of_a_file_is_refused_with_file_field_and_value)
 		{NULL, "gemm_flops_per_us", "5"},
 		{"gemm_flops_per_us", "256", NULL},
 		{"gemm_flops_per_us", "64", "0"},
+		{NULL, "gpu", "3"},
+		{"gpu", "name", "7"},
+		{"gpu", "task_us", "-1"},
+		{"gpu", "f32_flops_per_us", NULL},
+		{"gpu", "bf16_flops_per_us", "0"},
+		{"gpu", "bytes_per_us", "\"much\""},
 		{NULL, "operations", NULL},
 		{NULL, "operations", "[1]"},
 		{"operations", "nosuch_op", "{}"},

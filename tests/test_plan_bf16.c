@@ -347,6 +347,40 @@ TEST(the_optimizer_and_the_initial_values_write_every_copy_once)
 	k3_model_destroy(m);
 }
 
+TEST(without_masters_matrices_and_their_moments_are_halves_that_tasks_read)
+{
+	struct k3_plan_options o = tiled(K3_BF16);
+	o.optimizer_dtype = K3_BF16;
+	struct k3_model *m = case_model("dp_shard=2", 1, &o);
+	size_t halves = 0;
+
+	for (uint32_t i = 0; i < 4 * m->n_blocks; i++) {
+		const struct k3_datum *d = &m->persist[i];
+		bool half =
+			k3_param_is_matrix(&m->params.param[d->param]) && d->kind != K3_DATA_GRAD;
+		cr_expect_eq(d->dtype, half ? K3_BF16 : K3_F32, "%s of block %u", d->what, i);
+		cr_expect_eq(d->bytes, d->rows * d->row_elems * (half ? 2 : 4));
+		halves += half;
+	}
+	cr_expect(halves > 150);
+	for (size_t i = 0; i < m->n_persist; i++)
+		cr_expect_neq(m->persist[i].kind, K3_DATA_COPY);
+	for (int i = 0; i < 3; i++) {
+		struct k3_plan *plan = NULL;
+		if (i == 2)
+			plan = case_plan(m, "192", true);
+		else
+			cr_assert_eq(i ? k3_plan_init(&plan, m, 1, false)
+				       : k3_plan_optimizer(&plan, m, 0),
+				     K3_OK);
+		cr_assert_eq(k3_plan_check(plan), K3_OK);
+		for (size_t k = 0; k < plan->n_tasks; k++)
+			cr_expect_neq(plan->task[k].op, K3_OP_CAST_PARAMS);
+		k3_plan_destroy(plan);
+	}
+	k3_model_destroy(m);
+}
+
 TEST(another_type_is_refused)
 {
 	struct k3_plan_options o = tiled(K3_F16);

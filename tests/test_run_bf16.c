@@ -207,13 +207,16 @@ TEST(bits_do_not_depend_on_workers_and_schedulers)
 	free(first);
 }
 
-TEST(a_resumed_run_goes_on_in_bf16_with_the_same_bits)
+static void
+expect_resumed(const char *options)
 {
 	char more[512];
 
 	program_dataset();
-	char *straight = prints("", "--steps 6");
-	snprintf(more, sizeof(more), "--steps 6 --stop-after 3 --save %s", scratch_path("ck"));
+	snprintf(more, sizeof(more), "--steps 6 %s", options);
+	char *straight = prints("", more);
+	snprintf(more, sizeof(more), "--steps 6 --stop-after 3 --save %s %s", scratch_path("ck"),
+		 options);
 	char *first = prints("", more);
 	cr_assert_eq(strncmp(straight, first, strlen(first)), 0, "the first steps differ");
 	struct program_result r = program_run("", "k3_train", "--resume %s", scratch_path("ck"));
@@ -221,13 +224,48 @@ TEST(a_resumed_run_goes_on_in_bf16_with_the_same_bits)
 	char *second = program_all(r.out, "fingerprint");
 	cr_assert_str_eq(straight + strlen(first) + 1, second, "the resumed steps differ");
 	program_free(&r);
-	r = program_run("", "k3_train", "--resume %s --dtype fp32", scratch_path("ck"));
-	cr_assert_eq(r.status, 2);
-	cr_assert_not_null(strstr(scratch_log(), "--dtype"));
-	program_free(&r);
 	free(straight);
 	free(first);
 	free(second);
+}
+
+static void
+expect_refused(const char *options, const char *says)
+{
+	struct program_result r =
+		program_run("", "k3_train", "--data %s %s", scratch_path("text.k3t"), options);
+
+	cr_assert_eq(r.status, 2, "%s: status %d", options, r.status);
+	cr_assert_not_null(strstr(scratch_log(), says), "%s: %s", options, scratch_log());
+	program_free(&r);
+}
+
+TEST(a_resumed_run_goes_on_in_bf16_with_the_same_bits)
+{
+	char more[512];
+
+	expect_resumed("");
+	snprintf(more, sizeof(more), "--resume %s --dtype fp32", scratch_path("ck"));
+	expect_refused(more, "--dtype");
+}
+
+TEST(an_optimizer_in_bf16_has_one_result_too_and_resumes)
+{
+	char *eager, *lws;
+
+	program_dataset();
+	eager = prints("STARPU_SCHED=eager STARPU_NCPU=1", "--steps 4 --optimizer-dtype bf16");
+	lws = prints("STARPU_SCHED=lws STARPU_NCPU=2", "--steps 4 --optimizer-dtype bf16");
+	cr_assert_str_eq(eager, lws);
+	free(lws);
+	lws = prints("STARPU_SCHED=lws STARPU_NCPU=2", "--steps 4");
+	cr_assert_str_neq(eager, lws, "the state's type changes no bit");
+	free(eager);
+	free(lws);
+	expect_resumed("--optimizer-dtype bf16");
+	expect_refused("--model tiny --optimizer-dtype bf16", "optimizer");
+	expect_refused("--model tiny --dtype bf16 --optimizer-dtype fp16",
+		       "--optimizer-dtype fp16: must be fp32 or bf16");
 }
 
 /* A number of the log after a text. */

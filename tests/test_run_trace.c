@@ -256,6 +256,56 @@ TEST(tasks_with_64_256_and_1024_data_are_traced_and_converted)
 	}
 }
 
+/* One microbatch of a session. */
+static void
+run_once(struct k3_session *s)
+{
+	struct k3_microbatch what = {.backward = true, .first = true, .count = true};
+	double hyper[K3_HYPER_LEN] = {[K3_HYPER_INV_N] = 1.0 / 64, [K3_HYPER_VALID] = 64};
+	int32_t rows[3 * 64];
+	struct k3_layout layout = {.n_tokens = 64, .doc_ids = rows + 128};
+	struct k3_host_batch batch = {.ids = rows, .labels = rows + 64};
+	struct k3_plan *plan;
+
+	for (int i = 0; i < 64; i++) {
+		rows[i] = rows[64 + i] = 7 * i % 100;
+		rows[128 + i] = 1;
+	}
+	cr_assert_eq(k3_plan_microbatch(&plan, s->model, &layout, &what), K3_OK);
+	k3_runtime_step(s->runtime, 1, 0);
+	cr_assert_eq(k3_submit_plan(s->store, plan, &batch, hyper), K3_OK);
+	k3_runtime_drain(s->runtime);
+	k3_plan_destroy(plan);
+}
+
+TEST(a_trace_begins_later_and_its_shares_need_no_files)
+{
+	struct k3_plan_options o;
+	struct k3_config config;
+	struct k3_session s;
+	struct k3_trace_share cpu, gpu;
+
+	k3_plan_options_init(&o);
+	cr_assert_eq(k3_config_preset(&config, "tiny"), K3_OK);
+	cr_assert_eq(k3_session_open(&s, &config, &o, NULL), K3_OK, "%s", scratch_log());
+	cr_assert_eq(k3_session_init(&s, 1), K3_OK);
+	for (size_t i = 0; i < 2; i++) {
+		cr_assert_eq(k3_runtime_trace_start(s.runtime, NULL), K3_OK, "%s", scratch_log());
+		cr_assert_eq(k3_runtime_trace_start(s.runtime, NULL), K3_EEXIST);
+		run_once(&s);
+		cr_assert_eq(k3_runtime_trace_share(s.runtime, false, &cpu), K3_OK);
+		cr_assert_eq(k3_runtime_trace_share(s.runtime, true, &gpu), K3_OK);
+		cr_assert_eq(k3_runtime_trace_finish(s.runtime), K3_OK);
+		cr_assert(cpu.workers == 2 && cpu.tasks > 50, "%zu tasks of %u workers", cpu.tasks,
+			  cpu.workers);
+		cr_assert(cpu.kernels > 0 && cpu.kernels <= 1 && cpu.runtime >= 0 &&
+			  cpu.kernels + cpu.runtime <= 1 + 1e-9);
+		cr_assert(gpu.workers == 0 && gpu.tasks == 0);
+		cr_assert_null(k3_runtime_trace(s.runtime));
+	}
+	k3_session_close(&s);
+}
+
 TEST(a_full_ring_is_reported_and_the_newest_steps_are_whole)
 {
 	program_dataset();

@@ -112,10 +112,10 @@ TEST(names_tell_operation_step_microbatch_layer_tile_and_group)
 
 	k3_trace_step(t, 3, 1);
 	r = trace_case_submit(t, K3_OP_KDA_CHUNK_FWD, K3_PASS_FORWARD, 2, 0, 11);
-	k3_trace_end(r, 1, 0, 1000, 2000);
+	k3_trace_end(r, 1, 0, 1000, 2000, 2000);
 	k3_trace_step(t, 4, -1);
 	r = trace_case_submit(t, K3_OP_CLIP_FACTOR, K3_PASS_OPTIMIZER, -1, -1, -1);
-	k3_trace_end(r, 1, 2000, 3000, 4000);
+	k3_trace_end(r, 1, 2000, 3000, 4000, 4000);
 	written(t, &p);
 	expect_state(&p, "cpu1", 0, "kda_chunk_fwd s3 m1 l2 t0 g11", 0.001, 0.002);
 	expect_state(&p, "cpu1", 1, "clip_factor s4", 0.003, 0.004);
@@ -284,7 +284,7 @@ TEST(a_task_that_finds_the_ring_full_of_unfinished_ones_is_counted_as_lost)
 	cr_assert_null(trace_case_submit(t, K3_OP_EMBED_FWD, K3_PASS_FORWARD, 4, 0, 0));
 	cr_assert_null(trace_case_submit(t, K3_OP_EMBED_FWD, K3_PASS_FORWARD, 5, 0, 0));
 	for (int i = 0; i < 4; i++)
-		k3_trace_end(r[i], 0, 0, 1000 * i, 1000 * i + 500);
+		k3_trace_end(r[i], 0, 0, 1000 * i, 1000 * i + 500, 1000 * i + 500);
 	trace_case_ran(t, K3_OP_EMBED_FWD, K3_PASS_FORWARD, 6, 1, 0, 50, 60);
 	written(t, &p);
 	cr_assert_eq(paje_count(&p, "cpu0"), 3);
@@ -441,6 +441,70 @@ TEST(the_summary_warns_of_tasks_below_a_millisecond)
 	/* without steps everything counts */
 	cr_assert(strstr(log, "kernels 45.") && strstr(log, "10 tasks on 2 workers in 9.9 ms\n"),
 		  "%s", log);
+}
+
+/* A stream with polling from 10 ms to 10.02 and a launch that comes at 10.05 for what was ready at
+ * 10.03; what is ready while the stream is busy waits for the stream. */
+static void
+fill_stream(struct k3_trace *t)
+{
+	trace_case_released(t, 0, 0, 0, 1000, 1000);
+	trace_case_released(t, 1, 0, 0, 10000, 10020);
+	trace_case_released(t, 1, 10030, 10050, 20000, 20000);
+	trace_case_released(t, 1, 15000, 20000, 30000, 30010);
+}
+
+TEST(the_summary_counts_the_streams_of_devices_apart)
+{
+	struct k3_trace *t = trace_case_device(scratch_path("t"));
+
+	fill_stream(t);
+	setenv("PATH", "", 1);
+	cr_assert_eq(k3_trace_finish(t), K3_OK);
+	k3_trace_destroy(t);
+	char *s = file("t/summary.txt");
+	cr_assert(strstr(s, "trace: 4 tasks on 2 workers in 30.0 ms\n"), "%s", s);
+	cr_assert(strstr(s, "gpu streams x wall: kernels 99.83 %, idle 0.17 % (0.03 % no task was "
+			    "ready, 0.13 % while one was)\n"),
+		  "%s", s);
+	cr_assert(strstr(s, "ready and idle 13.3 us a task\n"), "%s", s);
+	cr_assert(strstr(s, "cpu workers x wall: kernels 3.33 %, idle 96.67 %"), "%s", s);
+	cr_assert(strstr(s, "   on gpu\nembed               3       29.950    99.83"), "%s", s);
+	cr_assert(strstr(s, "   on cpu\nembed               1        1.000     3.33"), "%s", s);
+	cr_assert(!strstr(s, "below 1 ms"), "%s", s);
+	free(s);
+}
+
+TEST(shares_can_be_read_without_files)
+{
+	struct k3_trace *t = trace_case_device(NULL);
+	struct k3_trace_share share;
+
+	fill_stream(t);
+	cr_assert_eq(k3_trace_share(t, true, &share), K3_OK);
+	cr_expect_eq(share.workers, 1);
+	cr_expect_eq(share.tasks, 3);
+	cr_expect_float_eq(share.wall_s, 0.03, 1e-8);
+	cr_expect_float_eq(share.kernels, 29.95 / 30, 1e-6);
+	cr_expect_float_eq(share.runtime, 0.04 / 30, 1e-6);
+	cr_assert_eq(k3_trace_share(t, false, &share), K3_OK);
+	cr_expect_float_eq(share.kernels, 1.0 / 30, 1e-6);
+	cr_expect_eq(k3_trace_finish(t), K3_OK);
+	k3_trace_destroy(t);
+}
+
+TEST(the_clock_of_one_worker_can_be_corrected)
+{
+	struct k3_trace *t = trace_case_device(scratch_path("t"));
+	struct paje p;
+
+	trace_case_ran(t, K3_OP_EMBED_FWD, K3_PASS_FORWARD, 0, 0, 0, 1000, 5000);
+	trace_case_ran(t, K3_OP_EMBED_FWD, K3_PASS_FORWARD, 0, 1, 0, 1000, 5000);
+	k3_trace_rescale(t, 1, 1000000, 0.5);
+	written(t, &p);
+	expect_state(&p, "cpu0", 0, "embed_fwd l0", 1, 5);
+	expect_state(&p, "gpu1", 0, "embed_fwd l0", 1, 3);
+	paje_free(&p);
 }
 
 TEST(a_held_out_loss_between_steps_counts_for_none)
@@ -602,7 +666,7 @@ TEST(the_picture_tells_the_tower_and_nothing_of_what_comes_early_or_late)
 		struct k3_trace_record *r = trace_case_submit(t, walk[i].op, walk[i].pass,
 							      walk[i].layer, walk[i].tile, -1);
 		k3_trace_start(r, worker, start);
-		k3_trace_end(r, worker, start, start, end);
+		k3_trace_end(r, worker, start, start, end, end);
 	}
 	setenv("PATH", "", 1);
 	cr_assert_eq(k3_trace_finish(t), K3_OK);

@@ -27,6 +27,23 @@ trace_case_now(double us)
 }
 
 struct k3_trace *
+trace_case_device(const char *dir)
+{
+	static const char *const names[] = {"cpu0", "gpu1"};
+	static const bool device[] = {false, true};
+	struct k3_trace_options o = {.dir = dir,
+				     .n_workers = 2,
+				     .worker_name = names,
+				     .is_device = device,
+				     .now_ns = clock_now};
+	struct k3_trace *trace;
+
+	clock_ns = INT64_MAX;
+	cr_assert_eq(k3_trace_create(&trace, &o), K3_OK, "%s", scratch_log());
+	return trace;
+}
+
+struct k3_trace *
 trace_case(size_t most_tasks, bool signals)
 {
 	static const char *const names[] = {"cpu0", "cpu1"};
@@ -67,5 +84,17 @@ trace_case_ran(struct k3_trace *trace, enum k3_op op, enum k3_pass pass, int lay
 
 	cr_assert_not_null(r);
 	k3_trace_start(r, worker, ns(start));
-	k3_trace_end(r, worker, ns(ready), ns(start), ns(end));
+	k3_trace_end(r, worker, ns(ready), ns(start), ns(end), ns(end));
+}
+
+void
+trace_case_released(struct k3_trace *trace, int worker, double ready, double start, double end,
+		    double released)
+{
+	struct k3_trace_record *r =
+		trace_case_submit(trace, K3_OP_EMBED_FWD, K3_PASS_FORWARD, 0, -1, -1);
+
+	cr_assert_not_null(r);
+	k3_trace_start(r, worker, ns(start));
+	k3_trace_end(r, worker, ns(ready), ns(start), ns(end), ns(released));
 }

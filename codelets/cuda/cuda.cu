@@ -13,8 +13,6 @@ extern "C" {
 }
 #include "gemm_plans.h"
 
-enum { BLAS_WORK_BYTES = 64 << 20 };
-
 void
 k3_cuda_check(int error, const char *what, const char *file, int line)
 {
@@ -69,9 +67,12 @@ k3_cuda_init(struct k3_cuda *cuda, void *stream, size_t scratch_bytes)
 	if (ret == K3_OK)
 		ret = device_alloc(&cuda->scratch, scratch_bytes, "scratch");
 	if (ret == K3_OK)
-		ret = device_alloc(&cuda->blas_work, BLAS_WORK_BYTES, "cuBLAS");
+		ret = device_alloc(&cuda->blas_work, K3_CUDA_BLAS_BYTES, "cuBLAS");
+	if (ret == K3_OK)
+		ret = device_alloc(&cuda->sum, K3_CUDA_SUM_BYTES, "sums");
 	cuda->scratch_bytes = scratch_bytes;
-	cuda->blas_work_bytes = BLAS_WORK_BYTES;
+	cuda->blas_work_bytes = K3_CUDA_BLAS_BYTES;
+	cuda->sum_bytes = K3_CUDA_SUM_BYTES;
 	if (ret != K3_OK)
 		k3_cuda_fini(cuda);
 	return ret;
@@ -87,5 +88,7 @@ k3_cuda_fini(struct k3_cuda *cuda)
 		cudaFree(cuda->scratch);
 	if (cuda->blas_work)
 		cudaFree(cuda->blas_work);
+	if (cuda->sum)
+		cudaFree(cuda->sum);
 	memset(cuda, 0, sizeof(*cuda));
 }

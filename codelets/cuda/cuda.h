@@ -27,6 +27,9 @@ extern "C" {
 
 struct k3_cuda_gemm_plans;
 
+/* Of each stream: cuBLAS's work space; float sums that are rounded at their end. */
+enum { K3_CUDA_BLAS_BYTES = 64 << 20, K3_CUDA_SUM_BYTES = 32 << 20 };
+
 struct k3_cuda {
 	void *stream; /* cudaStream_t */
 	void *scratch;
@@ -34,6 +37,8 @@ struct k3_cuda {
 	void *blas; /* cublasLtHandle_t */
 	void *blas_work;
 	size_t blas_work_bytes;
+	void *sum; /* of linear.cu; nothing in it outlives a call */
+	size_t sum_bytes;
 	struct k3_cuda_gemm_plans *gemm; /* of this stream: shapes seen and how they are run */
 	uint32_t processors;		 /* multiprocessors of the device */
 };

@@ -6,6 +6,7 @@ cuda_sources = \
 	codelets/cuda/attn_fwd.cu \
 	codelets/cuda/cuda.cu \
 	codelets/cuda/gemm.cu \
+	codelets/cuda/linear.cu \
 	codelets/embed/embed_cuda.cu \
 	codelets/glu/glu_cuda.cu \
 	codelets/kda/kda_chunk_cuda.cu \
@@ -21,6 +22,9 @@ cuda_sources = \
 	codelets/kda/kda_scan_cuda.cu \
 	codelets/kda/kda_sums_back_cuda.cu \
 	codelets/kda/kda_table_cuda.cu \
+	codelets/kda/kda_walk_cuda.cu \
+	codelets/kda/kda_wide_back_cuda.cu \
+	codelets/kda/kda_wide_cuda.cu \
 	codelets/kda/kda_wy_back_cuda.cu \
 	codelets/kda/kda_wy_cuda.cu \
 	codelets/loss/lm_head_cuda.cu \
@@ -83,6 +87,11 @@ cuda_headers = \
 	codelets/kda/kda_state.cuh \
 	codelets/kda/kda_sums.cuh \
 	codelets/kda/kda_sums_back.cuh \
+	codelets/kda/kda_walk.cuh \
+	codelets/kda/kda_walk_back.cuh \
+	codelets/kda/kda_walk_load.cuh \
+	codelets/kda/kda_wgmma.cuh \
+	codelets/kda/kda_wide.cuh \
 	codelets/kda/kda_wy.cuh \
 	codelets/mla/mla_gemm.cuh \
 	codelets/mla/mla_norm.cuh \
@@ -93,6 +102,7 @@ cuda_headers = \
 	codelets/moe/rows.cuh \
 	codelets/moe/wgmma.cuh \
 	codelets/optim/flat.cuh \
+	codelets/optim/rng.cuh \
 	codelets/vit/gelu.cuh \
 	codelets/vit/vit.cuh
 

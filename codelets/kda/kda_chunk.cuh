@@ -9,6 +9,8 @@
  * in one of at most t / 64 slots.  The grid is the same whatever the layout: blocks walk over the
  * table.  Widths are padded to KP and VP with zeros.
  *
+ * Scan and way back exist twice: for any type and width, and for bf16 heads of width 128 by warpgroup
+ * products (kda_walk.cuh).  Heads wider than that have the recurrence alone (kda_wide_cuda.cu).
  * Intra and the local gradients exist twice: for any type, gate and width, and for bf16 with bounded
  * gates by channels (kda_channels.cuh), which keeps and reads the same but for tm (T) and m (none).
  */
@@ -52,6 +54,7 @@ struct kda_scratch {
 	void *dx, *dl; /* T [heads, t, KP], [heads, t, 64]: between the parts of the local stage */
 	float *dbeta;  /* [heads, KDA_DBETA_PARTS, t] */
 	float *dab;    /* [heads, blocks, KDA_DAB_HEAD + KP] */
+	float *wide;   /* heads beyond KDA_MAX_WIDTH: all but the table */
 	size_t t, slots, vp;
 };
 
@@ -109,6 +112,10 @@ void k3i_kda_intra(const struct kda_task *x, bool backward, const struct k3_cuda
 template <typename T>
 void k3i_kda_scan(const struct kda_task *x, bool backward, const struct k3_cuda *cuda);
 template <typename T> void k3i_kda_scan_back(const struct kda_task *x, const struct k3_cuda *cuda);
+/** Scan, or (backward) its repetition and the way back, of wide bf16 heads where the device has
+ * warpgroup products. */
+bool k3i_kda_walks(size_t k);
+void k3i_kda_walk(const struct kda_task *x, bool backward, const struct k3_cuda *cuda);
 template <typename T> void k3i_kda_local(const struct kda_task *x, const struct k3_cuda *cuda);
 
 template <typename T>
@@ -117,6 +124,12 @@ void k3i_kda_local_plain(const struct kda_task *x, const struct k3_cuda *cuda);
 void k3i_kda_wy(const struct kda_task *x, bool backward, const struct k3_cuda *cuda);
 void k3i_kda_wy_back(const struct kda_task *x, const struct k3_cuda *cuda);
 void k3i_kda_sums_back(const struct kda_task *x, const struct k3_cuda *cuda);
+
+/** Heads beyond KDA_MAX_WIDTH, all stages; so many of them at a time, and scratch memory. */
+template <typename T>
+void k3i_kda_wide(const struct kda_task *x, bool backward, const struct k3_cuda *cuda);
+size_t k3i_kda_wide_heads(const struct k3_kda_chunk_args *a);
+size_t k3i_kda_wide_bytes(const struct k3_kda_chunk_args *a, bool backward);
 
 /** Padded width of a head. */
 static inline size_t

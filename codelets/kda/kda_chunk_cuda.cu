@@ -2,7 +2,7 @@
  * heads at a time where all of them would need too much of it. */
 #include "kda_chunk.cuh"
 
-enum { HEADS_AT_ONCE = 32, ALIGN = 256, CLEAR_THREADS = 256 };
+enum { HEADS_AT_ONCE = 32, ALIGN = 256, CLEAR_THREADS = 256, CLEAR_ROWS = 16 };
 
 /* Takes n bytes; without a base it only counts. */
 static void *
@@ -14,18 +14,39 @@ take(char *base, size_t *used, size_t n)
 	return p;
 }
 
+static bool
+is_wide(const struct k3_kda_chunk_args *a)
+{
+	return a->k > KDA_MAX_WIDTH;
+}
+
+/* Heads that go through the stages together. */
+static size_t
+heads_at_once(const struct k3_kda_chunk_args *a)
+{
+	size_t hg = a->h1 - a->h0;
+
+	if (is_wide(a))
+		return k3i_kda_wide_heads(a);
+	return hg < HEADS_AT_ONCE ? hg : HEADS_AT_ONCE;
+}
+
 static struct kda_scratch
 cut(char *base, size_t *used, const struct k3_kda_chunk_args *a, bool backward, size_t elem)
 {
 	struct kda_scratch w = {};
-	size_t hg = a->h1 - a->h0, heads = hg < HEADS_AT_ONCE ? hg : HEADS_AT_ONCE;
-	size_t kp = k3i_kda_width(a->k), rows = heads * a->t, keys = rows * kp * elem;
+	size_t heads = heads_at_once(a), kp = k3i_kda_width(a->k), rows = heads * a->t,
+	       keys = rows * kp * elem;
 
 	*used = 0;
 	w.t = a->t;
 	w.slots = a->t / KDA_CHUNK;
 	w.vp = (a->v + KDA_BV - 1) / KDA_BV * KDA_BV;
 	w.table = (int *)take(base, used, (KDA_TABLE_HEAD + 4 * a->t) * sizeof(int));
+	if (is_wide(a)) {
+		w.wide = (float *)take(base, used, k3i_kda_wide_bytes(a, backward));
+		return w;
+	}
 	w.w = take(base, used, keys);
 	w.kbar = take(base, used, keys);
 	w.qd = take(base, used, keys);
@@ -68,24 +89,32 @@ k3_kda_chunk_bwd_cuda_scratch(const struct k3_kda_chunk_args *a)
 	return used;
 }
 
-/* Zeros in rows without a document. */
+/* Results by rows of the tile, of which those without a document become zero. */
+struct results {
+	void *x[3];
+	size_t width[3];
+};
+
+/* Most tiles have no such row. */
 template <typename T>
 static __global__ void
-clear_holes(T *x, size_t width, const int32_t *layout)
+clear_holes(struct results r, const int32_t *layout)
 {
-	if (layout[K3_TL_HEAD + blockIdx.x] == 0)
-		for (size_t i = threadIdx.x; i < width; i += CLEAR_THREADS)
-			x[blockIdx.x * width + i] = narrow<T>(0);
+	if (layout[K3_TL_VALID] == layout[K3_TL_ROWS])
+		return;
+	for (int row = (int)blockIdx.x; row < layout[K3_TL_ROWS]; row += (int)gridDim.x)
+		for (int i = 0; layout[K3_TL_HEAD + row] == 0 && i < 3; i++)
+			for (size_t c = threadIdx.x; c < r.width[i]; c += CLEAR_THREADS)
+				((T *)r.x[i])[(size_t)row * r.width[i] + c] = narrow<T>(0);
 }
 
 template <typename T>
 static void
-clear(void *x, size_t width, const struct kda_task *task, const struct k3_cuda *cuda)
+clear(const struct results *r, const struct kda_task *task, const struct k3_cuda *cuda)
 {
-	if (task->a.t == 0)
-		return;
-	clear_holes<T><<<(unsigned)task->a.t, CLEAR_THREADS, 0, (cudaStream_t)cuda->stream>>>(
-		(T *)x, width, task->layout);
+	unsigned blocks = blocks_for(task->a.t, CLEAR_ROWS);
+
+	clear_holes<T><<<blocks, CLEAR_THREADS, 0, (cudaStream_t)cuda->stream>>>(*r, task->layout);
 	K3_CUDA_LAUNCHED("clear_holes");
 }
 
@@ -103,8 +132,6 @@ task_of(void *const *buf, const struct k3_kda_chunk_args *a, uint32_t qkv, bool 
 	struct kda_task x = {};
 	size_t used;
 
-	/* wider heads have no kernel */
-	K3_CUDA_CHECK(a->k <= KDA_MAX_WIDTH ? cudaSuccess : cudaErrorInvalidValue);
 	x.a = *a;
 	x.qkv = buf[qkv];
 	x.f = buf[qkv + 1];
@@ -121,10 +148,10 @@ task_of(void *const *buf, const struct k3_kda_chunk_args *a, uint32_t qkv, bool 
 static bool
 next_heads(struct kda_task *x)
 {
-	size_t hg = x->a.h1 - x->a.h0;
+	size_t hg = x->a.h1 - x->a.h0, most = heads_at_once(&x->a);
 
 	x->first += x->heads;
-	x->heads = hg - x->first < HEADS_AT_ONCE ? hg - x->first : HEADS_AT_ONCE;
+	x->heads = hg - x->first < most ? hg - x->first : most;
 	return x->heads > 0;
 }
 
@@ -136,9 +163,14 @@ kda_chunk_fwd(void *const *buf, const struct k3_kda_chunk_args *a, const struct 
 
 	x.o = buf[0];
 	x.s_out = (float *)optional(buf, &a->s_out);
-	clear<T>(x.o, (a->h1 - a->h0) * a->v, &x, cuda);
+	struct results outputs = {{x.o}, {(a->h1 - a->h0) * a->v}};
+	clear<T>(&outputs, &x, cuda);
 	k3i_kda_table(&x, cuda);
 	while (next_heads(&x)) {
+		if (is_wide(a)) {
+			k3i_kda_wide<T>(&x, false, cuda);
+			continue;
+		}
 		if (a->t)
 			k3i_kda_intra<T>(&x, false, cuda);
 		k3i_kda_scan<T>(&x, false, cuda);
@@ -159,15 +191,17 @@ kda_chunk_bwd(void *const *buf, const struct k3_kda_chunk_args *a, const struct 
 	x.d_o = buf[4];
 	x.ds_out = (const float *)optional(buf, &a->ds_out);
 	x.ds_in = (float *)optional(buf, &a->ds_in);
-	clear<T>(x.dqkv, hg * (2 * a->k + a->v), &x, cuda);
-	clear<T>(x.df, hg * a->k, &x, cuda);
-	clear<T>(x.dbr, hg, &x, cuda);
+	struct results outputs = {{x.dqkv, x.df, x.dbr}, {hg * (2 * a->k + a->v), hg * a->k, hg}};
+	clear<T>(&outputs, &x, cuda);
 	k3i_kda_table(&x, cuda);
 	while (next_heads(&x)) {
-		if (a->t) {
-			k3i_kda_intra<T>(&x, true, cuda);
-			k3i_kda_scan<T>(&x, true, cuda);
+		if (is_wide(a)) {
+			k3i_kda_wide<T>(&x, true, cuda);
+			continue;
 		}
+		if (a->t)
+			k3i_kda_intra<T>(&x, true, cuda);
+		k3i_kda_scan<T>(&x, true, cuda);
 		k3i_kda_scan_back<T>(&x, cuda);
 		k3i_kda_local<T>(&x, cuda);
 	}

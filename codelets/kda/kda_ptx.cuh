@@ -3,13 +3,7 @@
 #ifndef K3_KDA_PTX_CUH
 #define K3_KDA_PTX_CUH
 
-#include <stdint.h>
-
-static __device__ __forceinline__ uint32_t
-shared_address(const void *p)
-{
-	return (uint32_t)__cvta_generic_to_shared(p);
-}
+#include "../cuda/wgmma.cuh"
 
 /** Four 8 x 8 matrices of 16-bit elements; lane l names row l % 8 of matrix l / 8. */
 static __device__ __forceinline__ void
@@ -101,10 +95,7 @@ prefetch(const void *p)
 static __device__ __forceinline__ void
 copy_async(void *to, const void *from, bool live)
 {
-	asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-		     :
-		     : "r"(shared_address(to)), "l"(from), "r"(live ? 16 : 0)
-		     : "memory");
+	copy_16(shared_address(to), from, live);
 }
 
 static __device__ __forceinline__ void
@@ -114,20 +105,6 @@ copy_async_word(void *to, const void *from)
 		     :
 		     : "r"(shared_address(to)), "l"(from)
 		     : "memory");
-}
-
-static __device__ __forceinline__ void
-copy_commit(void)
-{
-	asm volatile("cp.async.commit_group;" ::: "memory");
-}
-
-/** Until at most N groups of this thread are under way. */
-template <int N>
-static __device__ __forceinline__ void
-copy_wait(void)
-{
-	asm volatile("cp.async.wait_group %0;" : : "n"(N) : "memory");
 }
 
 #endif

@@ -152,6 +152,8 @@ k3i_kda_scan_back(const struct kda_task *x, const struct k3_cuda *cuda)
 {
 	size_t width = k3i_kda_width(x->a.k);
 
+	if (sizeof(T) == sizeof(k3_bf16) && k3i_kda_walks(x->a.k))
+		return; /* went with the repetition */
 	if (width == 32)
 		launch<T, 32>(x, cuda);
 	else if (width == 64)

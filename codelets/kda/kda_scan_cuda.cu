@@ -173,7 +173,9 @@ k3i_kda_scan(const struct kda_task *x, bool backward, const struct k3_cuda *cuda
 {
 	size_t width = k3i_kda_width(x->a.k);
 
-	if (width == 32)
+	if (sizeof(T) == sizeof(k3_bf16) && k3i_kda_walks(x->a.k))
+		k3i_kda_walk(x, backward, cuda);
+	else if (width == 32)
 		launch<T, 32>(x, backward, cuda);
 	else if (width == 64)
 		launch<T, 64>(x, backward, cuda);

@@ -1,6 +1,7 @@
 /* AdamW with decoupled weight decay on every parameter (model.md 7; Loshchilov & Hutter 2019): the
  * gradient is scaled by the clip coefficient on the way in, moments and parameter are fp32, the
- * scalars of the step are made in double.  Copies are written in a step without an update too: a
+ * scalars of the step are made in double.  Parameters and moments of bf16 are widened, some at a time,
+ * and rounded after the update.  Copies are written in a step without an update too: a
  * write that keeps the old value would read it. */
 #include <math.h>
 
@@ -42,6 +43,38 @@ update(float *restrict p, float *restrict m, float *restrict v, const float *res
 	}
 }
 
+/* The same with parameter and moments in bf16. */
+static void
+update_half(uint16_t *restrict p, uint16_t *restrict m, uint16_t *restrict v,
+	    const float *restrict g, size_t n, struct scalars s)
+{
+	enum { AT_ONCE = 512 };
+	float wide[3][AT_ONCE];
+	uint16_t *const half[] = {p, m, v};
+
+	for (size_t i = 0; i < n; i += AT_ONCE) {
+		size_t some = n - i < AT_ONCE ? n - i : AT_ONCE;
+		for (int k = 0; k < 3; k++)
+			k3_vec()->from_bf16(wide[k], half[k] + i, some);
+		update(wide[0], wide[1], wide[2], g + i, some, s);
+		for (int k = 0; k < 3; k++)
+			k3_vec()->to_bf16(half[k] + i, wide[k], some);
+	}
+}
+
+static void
+update_block(void *const *buf, const struct k3_adamw_args *a, uint32_t i, struct scalars s)
+{
+	void *p = buf[a->params.first + i], *m = buf[a->exp_avg.first + i],
+	     *v = buf[a->exp_avg_sq.first + i];
+	const float *g = buf[a->grads.first + i];
+
+	if (a->half && a->half[i])
+		update_half(p, m, v, g, a->n_elems[i], s);
+	else
+		update(p, m, v, g, a->n_elems[i], s);
+}
+
 void
 k3_adamw_step_cpu_f32(void *const *buf, const struct k3_adamw_args *a)
 {
@@ -50,9 +83,7 @@ k3_adamw_step_cpu_f32(void *const *buf, const struct k3_adamw_args *a)
 	struct scalars s = step_scalars(out, hyper, a);
 	for (uint32_t b = 0; b < a->params.n; b++) {
 		if (out[K3_OUT_STATE] == K3_STEP_OK)
-			update(buf[a->params.first + b], buf[a->exp_avg.first + b],
-			       buf[a->exp_avg_sq.first + b], buf[a->grads.first + b], a->n_elems[b],
-			       s);
+			update_block(buf, a, b, s);
 		if (a->copies.n && a->copy[b] >= 0)
 			k3_vec()->to_bf16(buf[a->copies.first + (uint32_t)a->copy[b]],
 					  buf[a->params.first + b], a->n_elems[b]);

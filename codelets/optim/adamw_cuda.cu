@@ -1,5 +1,5 @@
 /* AdamW in one pass: 16 bytes read and 12 written per element, and 2 more where the parameter has a bf16
- * copy, all in flight before the first use.
+ * copy (10 and 6 where parameter and moments are bf16), all in flight before the first use.
  * Scalars of the step are made in double by one thread of each block, while the loads are under way.
  * The trap: whether anything may change is known on the device alone, and copies are written even when
  * nothing does, since they are not read. */
@@ -13,9 +13,10 @@ extern "C" {
 enum { THREADS = 256, PACKS = 2, TILE = THREADS * PACKS * 4 };
 
 struct buffers {
-	float *param[FLAT_MOST], *mean[FLAT_MOST], *square[FLAT_MOST];
+	void *param[FLAT_MOST], *mean[FLAT_MOST], *square[FLAT_MOST];
 	const float *grad[FLAT_MOST];
 	k3_bf16 *copy[FLAT_MOST]; /* NULL: none */
+	bool half[FLAT_MOST];	  /* parameter and moments are bf16 */
 };
 
 struct rule {
@@ -54,18 +55,31 @@ update(float *p, float *m, float *v, float g, const struct scalars &s)
 	*p = s.decay * *p - s.rate * *m / (sqrtf(*v) * s.root2 + s.eps);
 }
 
-/* Whole packs of a thread; the rest of a buffer, or one that is not aligned, goes element by element. */
 static __device__ __forceinline__ void
-load_packs(float (*x)[4], const float *from, size_t at, size_t n)
+load_four(float *x, const float *from)
 {
-#pragma unroll
-	for (int k = 0; k < PACKS; k++)
-		if (at + (size_t)k * THREADS * 4 + 4 <= n)
-			pack_load(x[k], from + at + (size_t)k * THREADS * 4);
+	pack_load(x, from);
 }
 
 static __device__ __forceinline__ void
-store_copy(k3_bf16 *to, const float *x)
+load_four(float *x, const k3_bf16 *from)
+{
+	uint2 raw = *reinterpret_cast<const uint2 *>(from);
+	const k3_bf16 *half = reinterpret_cast<const k3_bf16 *>(&raw);
+
+#pragma unroll
+	for (int c = 0; c < 4; c++)
+		x[c] = wide(half[c]);
+}
+
+static __device__ __forceinline__ void
+store_four(float *to, const float *x)
+{
+	pack_store(to, x);
+}
+
+static __device__ __forceinline__ void
+store_four(k3_bf16 *to, const float *x)
 {
 	uint2 raw;
 	k3_bf16 *half = reinterpret_cast<k3_bf16 *>(&raw);
@@ -76,15 +90,49 @@ store_copy(k3_bf16 *to, const float *x)
 	*reinterpret_cast<uint2 *>(to) = raw;
 }
 
-static __global__ void
-adamw(struct buffers b, struct flat f, struct rule r, bool aligned, const double *out,
-      const double *hyper)
+/* Whole packs of a thread; the rest of a buffer, or one that is not aligned, goes element by element. */
+template <typename S>
+static __device__ __forceinline__ void
+load_packs(float (*x)[4], const S *from, size_t at, size_t n)
+{
+#pragma unroll
+	for (int k = 0; k < PACKS; k++)
+		if (at + (size_t)k * THREADS * 4 + 4 <= n)
+			load_four(x[k], from + at + (size_t)k * THREADS * 4);
+}
+
+/* Elements at .. n-1, four at most. */
+template <typename S>
+static __device__ __forceinline__ void
+update_rest(S *param, S *mean, S *square, const float *grad, k3_bf16 *copy, size_t at, size_t n,
+	    bool ok, const struct scalars &s)
+{
+	for (size_t c = at; c < at + 4 && c < n; c++) {
+		float p = wide(param[c]);
+
+		if (ok) {
+			float m = wide(mean[c]), v = wide(square[c]);
+
+			update(&p, &m, &v, grad[c], s);
+			mean[c] = narrow<S>(m);
+			square[c] = narrow<S>(v);
+			param[c] = narrow<S>(p);
+		}
+		if (copy)
+			copy[c] = narrow<k3_bf16>(p);
+	}
+}
+
+/* One tile of a buffer; S: type of parameter and moments. */
+template <typename S>
+static __device__ __forceinline__ void
+update_tile(const struct buffers &b, struct flat_tile at, size_t n, const struct rule &r,
+	    bool aligned, const double *out, const double *hyper)
 {
 	__shared__ struct scalars shared;
-	struct flat_tile at = flat_find(f, blockIdx.x);
-	size_t n = f.elems[at.buffer], i = at.tile * TILE + threadIdx.x * 4;
-	size_t packed = aligned ? n : 0;
-	float *param = b.param[at.buffer], *mean = b.mean[at.buffer], *square = b.square[at.buffer];
+	size_t i = at.tile * TILE + threadIdx.x * 4, packed = aligned ? n : 0;
+	S *param = (S *)b.param[at.buffer], *mean = (S *)b.mean[at.buffer],
+	  *square = (S *)b.square[at.buffer];
 	const float *grad = b.grad[at.buffer];
 	k3_bf16 *copy = b.copy[at.buffer];
 	bool ok = out[K3_OUT_STATE] == K3_STEP_OK;
@@ -102,26 +150,34 @@ adamw(struct buffers b, struct flat f, struct rule r, bool aligned, const double
 	struct scalars s = shared;
 #pragma unroll
 	for (int k = 0; k < PACKS; k++, i += THREADS * 4) {
-		if (i + 4 <= packed) {
-#pragma unroll
-			for (int c = 0; c < 4 && ok; c++)
-				update(&p[k][c], &m[k][c], &v[k][c], g[k][c], s);
-			if (ok) {
-				pack_store(mean + i, m[k]);
-				pack_store(square + i, v[k]);
-				pack_store(param + i, p[k]);
-			}
-			if (copy)
-				store_copy(copy + i, p[k]);
+		if (i + 4 > packed) {
+			update_rest(param, mean, square, grad, copy, i, n, ok, s);
 			continue;
 		}
-		for (size_t c = i; c < i + 4 && c < n; c++) {
-			if (ok)
-				update(param + c, mean + c, square + c, grad[c], s);
-			if (copy)
-				copy[c] = narrow<k3_bf16>(param[c]);
+#pragma unroll
+		for (int c = 0; c < 4 && ok; c++)
+			update(&p[k][c], &m[k][c], &v[k][c], g[k][c], s);
+		if (ok) {
+			store_four(mean + i, m[k]);
+			store_four(square + i, v[k]);
+			store_four(param + i, p[k]);
 		}
+		if (copy)
+			store_four(copy + i, p[k]);
 	}
+}
+
+static __global__ void
+adamw(struct buffers b, struct flat f, struct rule r, bool aligned, const double *out,
+      const double *hyper)
+{
+	struct flat_tile at = flat_find(f, blockIdx.x);
+	size_t n = f.elems[at.buffer];
+
+	if (b.half[at.buffer])
+		update_tile<k3_bf16>(b, at, n, r, aligned, out, hyper);
+	else
+		update_tile<float>(b, at, n, r, aligned, out, hyper);
 }
 
 /* The copy of parameter i; NULL: it has none. */
@@ -133,7 +189,7 @@ copy_of(void *const *buf, const struct k3_list *copies, const int32_t *copy, uin
 	return (k3_bf16 *)buf[copies->first + (uint32_t)copy[i]];
 }
 
-/* Parameters here are the float masters, whatever the type of the kernels that use them. */
+/* Types are those that the arguments say, whatever the type of the kernels that use the parameters. */
 static void
 adamw_step(void *const *buf, const struct k3_adamw_args *a, const struct k3_cuda *cuda)
 {
@@ -146,9 +202,10 @@ adamw_step(void *const *buf, const struct k3_adamw_args *a, const struct k3_cuda
 		uintptr_t bits = 0;
 
 		for (uint32_t i = 0; i < n; i++) {
-			b.param[i] = (float *)buf[a->params.first + first + i];
-			b.mean[i] = (float *)buf[a->exp_avg.first + first + i];
-			b.square[i] = (float *)buf[a->exp_avg_sq.first + first + i];
+			b.param[i] = buf[a->params.first + first + i];
+			b.mean[i] = buf[a->exp_avg.first + first + i];
+			b.square[i] = buf[a->exp_avg_sq.first + first + i];
+			b.half[i] = a->half && a->half[first + i];
 			b.grad[i] = (const float *)buf[a->grads.first + first + i];
 			b.copy[i] = copy_of(buf, &a->copies, a->copy, first + i);
 			bits |= (uintptr_t)b.param[i] | (uintptr_t)b.mean[i] |
@@ -184,7 +241,7 @@ cast(struct cast_buffers b, struct flat f, bool aligned)
 #pragma unroll
 	for (int k = 0; k < PACKS; k++, i += THREADS * 4) {
 		if (i + 4 <= packed)
-			store_copy(copy + i, p[k]);
+			store_four(copy + i, p[k]);
 		for (size_t c = i; i + 4 > packed && c < i + 4 && c < n; c++)
 			copy[c] = narrow<k3_bf16>(param[c]);
 	}

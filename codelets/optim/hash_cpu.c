@@ -1,24 +1,41 @@
-/* Fingerprint of data: FNV-1a over 64-bit words.  The trap: a word-wise FNV never carries high bits
- * down, so each step is followed by a shift that does. */
+/* Fingerprint of data: a sum over 64-bit words, each mixed with its place.  Sums of integers may be
+ * taken in any order, so any number of threads gives the same bits.  The trap: mixing must map words
+ * one to one, so that a change of one word always shows. */
 #include <string.h>
 
 #include "../../common/op/optim.h"
 #include "../../common/rng.h"
 
+/* k3_rng_bits(word, place), here to be inlined. */
+static inline uint64_t
+mixed(uint64_t word, uint64_t place)
+{
+	uint64_t z = word + (place + 1) * UINT64_C(0x9E3779B97F4A7C15);
+
+	z = (z ^ (z >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
+	z = (z ^ (z >> 27)) * UINT64_C(0x94D049BB133111EB);
+	return z ^ (z >> 31);
+}
+
 void
 k3_hash_data_cpu(void *const *buf, const struct k3_hash_args *a)
 {
-	uint64_t h = K3_FNV_START, word;
+	uint64_t sum = K3_FNV_START, place = 0, word;
 
 	for (uint32_t b = 0; b < a->data.n; b++) {
 		const unsigned char *p = buf[a->data.first + b];
-		size_t n = a->n_bytes[b], i = 0;
-		for (; i + 8 <= n; i += 8) {
-			memcpy(&word, p + i, 8);
-			h = (h ^ word) * UINT64_C(0x100000001B3);
-			h ^= h >> 29;
+		size_t words = a->n_bytes[b] / 8, rest = a->n_bytes[b] % 8;
+		for (size_t i = 0; i < words; i++) {
+			memcpy(&word, p + 8 * i, 8);
+			sum += mixed(word, place + i);
 		}
-		h = k3_fnv1a(h, p + i, n - i);
+		place += words;
+		if (!rest)
+			continue;
+		word = (uint64_t)rest << 56;
+		for (size_t i = 0; i < rest; i++)
+			word |= (uint64_t)p[8 * words + i] << (8 * i);
+		sum += mixed(word, place++);
 	}
-	memcpy(buf[0], &h, sizeof(h));
+	memcpy(buf[0], &sum, sizeof(sum));
 }

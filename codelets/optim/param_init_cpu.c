@@ -4,6 +4,7 @@
 
 #include "../../common/op/optim.h"
 #include "../../common/rng.h"
+#include "../vec/vec.h"
 
 static double
 value(const struct k3_param_init_args *a, uint64_t i)
@@ -29,7 +30,14 @@ void
 k3_param_init_cpu_f32(void *const *buf, const struct k3_param_init_args *a)
 {
 	float *block = buf[0];
+	uint16_t *half = buf[0];
 
-	for (size_t i = 0; i < a->n_elems; i++)
-		block[a->offset_elems + i] = (float)value(a, a->first_elem + i);
+	for (size_t i = 0; i < a->n_elems; i++) {
+		float x = (float)value(a, a->first_elem + i);
+
+		if (a->half)
+			k3_vec()->to_bf16(half + a->offset_elems + i, &x, 1);
+		else
+			block[a->offset_elems + i] = x;
+	}
 }

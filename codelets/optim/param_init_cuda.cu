@@ -1,25 +1,13 @@
 /* Initial values on the device: the counter-based generator of common/rng.c, in double as there, so
  * that values differ from the CPU's by float rounding at most. */
 #include "../cuda/device.cuh"
+#include "rng.cuh"
 
 extern "C" {
 #include "../../common/op/optim.h"
 }
 
 enum { THREADS = 256 };
-
-static const uint64_t golden_ratio = UINT64_C(0x9E3779B97F4A7C15);
-static const uint64_t seed_factor = UINT64_C(0xD1B54A32D192ED03);
-
-static __device__ __forceinline__ uint64_t
-rng_bits(uint64_t key, uint64_t i)
-{
-	uint64_t z = key + (i + 1) * golden_ratio;
-
-	z = (z ^ (z >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
-	z = (z ^ (z >> 27)) * UINT64_C(0x94D049BB133111EB);
-	return z ^ (z >> 31);
-}
 
 static __device__ __forceinline__ double
 rng_uniform(uint64_t key, uint64_t i)
@@ -42,8 +30,9 @@ rng_normal(uint64_t key, uint64_t i, double bound)
 	return x;
 }
 
+template <typename T>
 static __global__ void
-init(float *to, struct k3_param_init_args a)
+init(T *to, struct k3_param_init_args a)
 {
 	size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
 	double x = 0, bound = 0;
@@ -60,7 +49,16 @@ init(float *to, struct k3_param_init_args a)
 		x = log(1 + 15 * rng_uniform(a.key, a.first_elem + i));
 	else if (a.kind != K3_INIT_ZERO)
 		x = a.scale * rng_normal(a.key, a.first_elem + i, bound);
-	to[i] = (float)x;
+	to[i] = narrow<T>((float)x);
+}
+
+template <typename T>
+static void
+fill(void *to, const struct k3_param_init_args *a, const struct k3_cuda *cuda)
+{
+	init<T><<<blocks_for(a->n_elems, THREADS), THREADS, 0, (cudaStream_t)cuda->stream>>>(
+		(T *)to + a->offset_elems, *a);
+	K3_CUDA_LAUNCHED("init");
 }
 
 static void
@@ -68,9 +66,10 @@ param_init(void *const *buf, const struct k3_param_init_args *a, const struct k3
 {
 	if (a->n_elems == 0)
 		return;
-	init<<<blocks_for(a->n_elems, THREADS), THREADS, 0, (cudaStream_t)cuda->stream>>>(
-		(float *)buf[0] + a->offset_elems, *a);
-	K3_CUDA_LAUNCHED("init");
+	if (a->half)
+		fill<k3_bf16>(buf[0], a, cuda);
+	else
+		fill<float>(buf[0], a, cuda);
 }
 
 K3_CUDA_SAME(param_init, k3_param_init_args)

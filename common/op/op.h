@@ -23,6 +23,7 @@
 #define K3_OP_OP_H
 
 #include <stddef.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 /** n buffers from buf[first] on. n = 0: the operand is absent. */

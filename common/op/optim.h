@@ -47,7 +47,8 @@ void k3_clip_factor_cpu(void *const *buf, const struct k3_clip_args *a);
 /* adamw_step:
  *    0 R    out (state, coefficient)
  *    1 R    hyper
- *   params, exp_avg, exp_avg_sq: n x RW (f32)
+ *   params, exp_avg, exp_avg_sq: n x RW (f32); bf16 where half[i]: computed in float, then rounded
+ *   to nearest even
  *   grads: n x R (f32), n_elems[i] floats each
  *   copies: 0..n x W bf16: copy copy[i] is parameter i rounded to nearest even, after the update
  *   Nothing is updated unless the state is K3_STEP_OK; copies are written whatever it is.
@@ -58,6 +59,7 @@ struct k3_adamw_args {
 	struct k3_list params, exp_avg, exp_avg_sq, grads, copies;
 	const size_t *n_elems;
 	const int32_t *copy; /* [params.n] index in copies, -1: none; read where copies.n > 0 */
+	const bool *half;    /* [params.n] parameter and moments i are bf16; NULL: none are */
 };
 void k3_adamw_step_cpu_f32(void *const *buf, const struct k3_adamw_args *a);
 
@@ -91,10 +93,11 @@ struct k3_router_bias_args {
 void k3_router_bias_update_cpu_f32(void *const *buf, const struct k3_router_bias_args *a);
 
 /* hash_data:
- *    0 W    u64 [1]: FNV-1a over the words of the listed data in order, starting at K3_FNV_START
+ *    0 W    u64 [1]: K3_FNV_START plus the sum, modulo 2^64, of k3_rng_bits(word, place)
  *   data: n x R, n_bytes[i] each
- *   Each whole 64-bit word of a datum: h = (h ^ word) * prime, then h ^= h >> 29, because a
- *   product never carries high bits down; the tail bytes of a datum follow as in plain FNV-1a. */
+ *   A datum is its 64-bit words, of the lowest byte first; 1 to 7 bytes that are left at its end are
+ *   one more, with their number in the top byte.  Places count words over all data from 0, so the
+ *   order of the sum does not matter and that of the words does. */
 struct k3_hash_args {
 	uint32_t n_buf;
 	struct k3_list data;
@@ -103,7 +106,7 @@ struct k3_hash_args {
 void k3_hash_data_cpu(void *const *buf, const struct k3_hash_args *a);
 
 /* param_init:
- *   data: one block of a parameter W (f32) [rows, cols]
+ *   data: one block of a parameter W (f32; bf16 if half: rounded to nearest even) [rows, cols]
  *   Element i of the whole tensor (row-major, row0*cols onwards here) takes its value from the
  *   generator keyed by (seed, name); experts' stacks are keyed by the checkpoint tensors' names.
  *   Kinds: model.md 1.3. */
@@ -124,6 +127,7 @@ struct k3_param_init_args {
 	/* part of the block that is filled; a block is filled by one task or several in order (RW)
 	 */
 	size_t offset_elems, n_elems;
+	bool half;
 };
 void k3_param_init_cpu_f32(void *const *buf, const struct k3_param_init_args *a);
 #endif

@@ -62,7 +62,47 @@ bench_memory(struct bench_case *c, size_t bytes)
 		k3_error("drivers", "%s needs %zu more bytes of memory", c->name, bytes);
 		k3_abort(__FILE__, __LINE__, "out of memory");
 	}
-	return c->memory[c->n_memory++] = p;
+	c->memory[c->n_memory++] =
+		(struct bench_memory){.host = p, .bytes = bytes, .type = BENCH_I32};
+	return p;
+}
+
+/* The record of what bench_memory gave. */
+static struct bench_memory *
+record(struct bench_case *c, const void *data)
+{
+	for (size_t i = c->n_memory; i-- > 0;)
+		if (c->memory[i].host == data)
+			return &c->memory[i];
+	k3_abort(__FILE__, __LINE__, "a buffer of a case is not its memory");
+}
+
+void
+bench_keep(struct bench_case *c, const void *data)
+{
+	record(c, data)->type = BENCH_F32;
+}
+
+double *
+bench_constants(struct bench_case *c, size_t n, double x)
+{
+	double *y = bench_doubles(c, n);
+
+	for (size_t i = 0; i < n; i++)
+		y[i] = x;
+	return y;
+}
+
+/* To eight bits, half up in size: all that bf16 can hold is kept. */
+static void
+round_all(float *x, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		uint32_t bits;
+		memcpy(&bits, &x[i], sizeof(bits));
+		bits = (bits + 0x8000) & 0xffff0000;
+		memcpy(&x[i], &bits, sizeof(bits));
+	}
 }
 
 float *
@@ -71,10 +111,13 @@ bench_random(struct bench_case *c, size_t n, double lo, double hi)
 	float *x = bench_memory(c, n * sizeof(*x)), width = (float)(hi - lo) * 0x1p-24f;
 	uint64_t state = k3_rng_key("bench", c->seed++);
 
+	record(c, x)->type = BENCH_T;
 	for (size_t i = 0; i < n; i++) {
 		state = state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
 		x[i] = (float)lo + width * (float)(state >> 40);
 	}
+	if (c->b->bf16)
+		round_all(x, n);
 	return x;
 }
 
@@ -118,6 +161,7 @@ void *
 bench_push(struct bench_call *call, const void *data)
 {
 	K3_ASSERT(call->n < BENCH_BUFFERS);
+	record(call->c, data)->read = true;
 	return call->buf[call->n++] = (void *)data;
 }
 
@@ -130,7 +174,10 @@ bench_in(struct bench_call *call, size_t n)
 float *
 bench_work(struct bench_call *call, size_t n)
 {
-	return bench_push(call, bench_memory(call->c, n * sizeof(float)));
+	float *x = bench_push(call, bench_memory(call->c, n * sizeof(*x)));
+
+	record(call->c, x)->type = BENCH_WORK;
+	return x;
 }
 
 static size_t
@@ -149,7 +196,12 @@ bench_out_typed(struct bench_call *call, const char *name, size_t n, enum bench_
 	*o = (struct bench_output){name, NULL, n, type};
 	o->data = memset(bench_memory(c, output_bytes(o) + GUARD_BYTES), 0xFF, output_bytes(o));
 	memset((char *)o->data + output_bytes(o), guard_byte, GUARD_BYTES);
-	return bench_push(call, o->data);
+	bench_push(call, o->data);
+	*record(c, o->data) = (struct bench_memory){.host = o->data,
+						    .bytes = output_bytes(o),
+						    .type = type == BENCH_F32 ? BENCH_T : type,
+						    .written = true};
+	return o->data;
 }
 
 float *
@@ -162,7 +214,10 @@ float *
 bench_inout(struct bench_call *call, const char *name, size_t n, float **before)
 {
 	*before = bench_random(call->c, n, -1, 1);
-	return memcpy(bench_out(call, name, n), *before, n * sizeof(float));
+	float *x = memcpy(bench_out(call, name, n), *before, n * sizeof(float));
+
+	record(call->c, x)->read = true;
+	return x;
 }
 
 struct k3_list
@@ -182,6 +237,8 @@ bench_weight(struct bench_call *call, size_t rows, size_t cols, float **w)
 {
 	float *x = bench_in(call, rows * cols);
 
+	if (rows == 1)
+		bench_keep(call->c, x);
 	if (w)
 		*w = x;
 	return bench_last(call, rows, cols);
@@ -191,6 +248,7 @@ struct k3_weight
 bench_gradient(struct bench_call *call, const char *name, size_t rows, size_t cols, float **dw)
 {
 	*dw = bench_out(call, name, rows * cols);
+	bench_keep(call->c, *dw);
 	return bench_last(call, rows, cols);
 }
 
@@ -213,6 +271,12 @@ bench_traffic(struct bench_call *call, size_t read, size_t written, size_t updat
 {
 	call->traffic_bytes += 4.0 * (double)(read + 2 * written + 2 * updated);
 	call->size_bytes += 4.0 * (double)(read + written + updated);
+}
+
+void
+bench_unmoved(struct bench_call *call, size_t elems)
+{
+	call->unmoved_bytes += (call->c->b->bf16 ? 2.0 : 4.0) * (double)elems;
 }
 
 /* One element of the output that --plant-fault names, off by the size of a usual element. */
@@ -261,6 +325,12 @@ check_guards(struct bench_case *c)
 }
 
 bool
+bench_checks(const struct bench_case *c)
+{
+	return c->b->check && !c->b->list;
+}
+
+bool
 bench_run(struct bench_case *c)
 {
 	if (c->b->list) {
@@ -268,8 +338,13 @@ bench_run(struct bench_case *c)
 			printf("%s\t%s\t%s\n", c->b->family, c->name, c->output[i].name);
 		return false;
 	}
-	for (size_t i = 0; i < c->n_calls; i++)
-		bench_kernel(&c->call[i]);
+	if (!c->b->check)
+		return false;
+	if (c->b->device)
+		bench_device_run(c);
+	else
+		for (size_t i = 0; i < c->n_calls; i++)
+			bench_kernel(&c->call[i]);
 	check_guards(c);
 	if (c->b->fault)
 		plant(c);
@@ -281,7 +356,8 @@ static void
 print_line(const struct bench_case *c, const char *name, const double *seconds, double flops,
 	   double bytes, const double *limit_rate, double target)
 {
-	static const char *const limits[BENCH_N_LIMITS] = {"sgemm_same", "sgemm_512", "update"};
+	static const char *const limits[2][BENCH_N_LIMITS] = {{"sgemm_same", "sgemm_512", "update"},
+							      {"cublas", "cublas", "copy"}};
 	size_t n = c->b->repeat;
 	double time[n], limit[n], share[n];
 	double amount = c->limit == BENCH_MEMORY ? bytes : flops;
@@ -297,8 +373,10 @@ print_line(const struct bench_case *c, const char *name, const double *seconds, 
 	       name, c->b->model->name, c->shape, c->error, 1e6 * median,
 	       1e6 * bench_quantile(time, n, 0.1), 1e6 * bench_quantile(time, n, 0.9),
 	       1e-9 * amount / median, c->limit == BENCH_MEMORY ? "GB/s" : "GFLOP/s",
-	       limits[c->limit], 1e-9 * bench_quantile(limit, n, 0.5), part);
-	if (target > 0)
+	       limits[c->b->device != NULL][c->limit], 1e-9 * bench_quantile(limit, n, 0.5), part);
+	if (c->b->device)
+		printf("-\t-\t%s\t%.9g\n", c->b->bf16 ? "bf16" : "fp32", 1e-9 * bytes / median);
+	else if (target > 0)
 		printf("%.2f\t%s\n", target, part >= target ? "met" : "short");
 	else
 		printf("-\t-\n");
@@ -311,12 +389,18 @@ report(struct bench_case *c)
 	size_t n = c->b->repeat;
 	double limit_rate[n], all[n], flops = 0, bytes = 0;
 
-	if (c->wrong) {
-		printf("%s\t%s\t%s\t%s\t%.3g\t-\t-\t-\t-\t-\t-\t-\t-\t-\twrong\n", c->b->family,
-		       c->name, c->b->model->name, c->shape, c->error);
+	if (c->wrong || !c->b->time) {
+		printf("%s\t%s\t%s\t%s\t%.3g\t-\t-\t-\t-\t-\t-\t-\t-\t-\t%s%s\n", c->b->family,
+		       c->name, c->b->model->name, c->shape, c->error, c->wrong ? "wrong" : "right",
+		       !c->b->device ? ""
+		       : c->b->bf16  ? "\tbf16\t-"
+				     : "\tfp32\t-");
 		return;
 	}
-	bench_measure(c, limit_rate);
+	if (c->b->device)
+		bench_device_measure(c, limit_rate);
+	else
+		bench_measure(c, limit_rate);
 	memset(all, 0, sizeof(all));
 	for (size_t k = 0; k < c->n_calls; k++) {
 		struct bench_call *call = &c->call[k];
@@ -335,16 +419,42 @@ report(struct bench_case *c)
 	print_line(c, c->name, all, flops, bytes, limit_rate, c->target);
 }
 
+/* Keeps what a check found for the row of the case that is timed later, or finds it. */
+static void
+pass_on(struct bench_case *c)
+{
+	struct bench *b = c->b;
+	char path[160];
+
+	snprintf(path, sizeof(path), "%s/%s", b->model->name, c->name);
+	if (!b->last) {
+		b->checked = realloc(b->checked, (b->n_checked + 1) * sizeof(*b->checked));
+		K3_ASSERT(b->checked);
+		struct bench_checked *k = &b->checked[b->n_checked++];
+		*k = (struct bench_checked){.error = c->error, .wrong = c->wrong};
+		memcpy(k->path, path, sizeof(path));
+		return;
+	}
+	for (size_t i = 0; !b->check && i < b->n_checked; i++)
+		if (strcmp(b->checked[i].path, path) == 0) {
+			c->error = b->checked[i].error;
+			c->wrong = b->checked[i].wrong;
+		}
+}
+
 void
 bench_close(struct bench_case *c)
 {
 	if (!c->b->list) {
-		c->b->cases++;
-		c->b->wrong += c->wrong;
-		report(c);
+		pass_on(c);
+		c->b->cases += c->b->last;
+		c->b->wrong += c->b->last && c->wrong;
+		if (c->b->last)
+			report(c);
 	}
+	bench_device_release(c);
 	for (size_t i = 0; i < c->n_memory; i++)
-		free(c->memory[i]);
+		free(c->memory[i].host);
 	free(c->memory);
 	free(c->product);
 }

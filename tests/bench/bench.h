@@ -6,6 +6,10 @@
  * Freivalds' test (bench_rows).  Times are of the thread's own processor clock, so that other
  * processes on a busy machine do not count; a rate is set against a limit that the same machine
  * showed in between: every repetition times the calls, then the limit.
+ *
+ * On a device (bench_cuda.c) the same cases run twice: on few rows to be checked, since the plain
+ * forms are slow, then on all rows to be timed.  Buffers are built on the host as floats; a type
+ * of each says how it lies on the device.
  */
 #ifndef K3_TESTS_BENCH_H
 #define K3_TESTS_BENCH_H
@@ -16,6 +20,15 @@
 #include "../../common/config.h"
 #include "../../common/ops.h"
 
+struct k3i_device;
+
+/* What a check on few rows found. */
+struct bench_checked {
+	char path[160];
+	double error;
+	bool wrong;
+};
+
 /* One run of the program. */
 struct bench {
 	const char *family; /* at work */
@@ -23,10 +36,18 @@ struct bench {
 	size_t tokens;	 /* rows of a tile */
 	size_t sequence; /* rows of the KDA chunk cases */
 	size_t repeat;
+	uint32_t heads;	    /* in place of the model's; 0: those */
+	size_t payloads;    /* of the mix; 0: those of the model's last layer */
 	const char *filter; /* cases whose "MODEL/CASE" holds this text; NULL: all */
 	const char *fault;  /* CASE/OUTPUT whose result is spoilt before the comparison */
 	bool list;	    /* prints the cases and their outputs, runs none */
 	size_t cases, wrong, planted;
+	bool check, time;	   /* what is done with a case; both on a CPU */
+	bool last;		   /* rows are printed; else a check is kept for them */
+	struct k3i_device *device; /* NULL: one CPU thread */
+	bool bf16;
+	struct bench_checked *checked; /* [n_checked] */
+	size_t n_checked;
 };
 
 typedef void (*bench_family)(struct bench *b);
@@ -59,12 +80,26 @@ struct bench_product {
 	float *a, *b, *c; /* of the limit */
 };
 
-enum bench_type { BENCH_F32, BENCH_F64, BENCH_I32 };
+/* On the host a float, but for F64 and I32. */
+enum bench_type {
+	BENCH_F32,
+	BENCH_F64,
+	BENCH_I32,
+	BENCH_T,   /* bf16 on a device in that mode */
+	BENCH_WORK /* content means nothing */
+};
 struct bench_output {
 	const char *name;
 	void *data;
 	size_t n;
 	enum bench_type type;
+};
+
+struct bench_memory {
+	void *host, *device;
+	size_t bytes;
+	enum bench_type type;
+	bool written, read; /* by kernels */
 };
 
 struct bench_call {
@@ -75,7 +110,8 @@ struct bench_call {
 	void *args;
 	double flops;			  /* the products' when there are any */
 	double traffic_bytes, size_bytes; /* what moves; what is held */
-	double *seconds;		  /* of each repetition */
+	double unmoved_bytes; /* of the buffers' floats, those that stay where they are */
+	double *seconds;      /* of each repetition */
 };
 
 struct bench_case {
@@ -91,8 +127,9 @@ struct bench_case {
 	size_t n_outputs;
 	double error; /* worst so far */
 	bool wrong;
-	void **memory;
+	struct bench_memory *memory;
 	size_t n_memory;
+	double loose; /* factor of what bf16 may lose; 0: 1 */
 	uint64_t seed;
 };
 
@@ -108,6 +145,8 @@ bool bench_open(struct bench_case *c, struct bench *b, const char *name, enum be
 struct bench_call *bench_call(struct bench_case *c, enum k3_op op);
 /** Takes a copy of the arguments and sets n_buf; after the last buffer. */
 void bench_args(struct bench_call *call, const void *args, size_t bytes);
+/** Are results compared at all? If not, what only the comparison needs may be left out. */
+bool bench_checks(const struct bench_case *c);
 /** Runs all calls once. @return true: the outputs are there to be compared */
 bool bench_run(struct bench_case *c);
 /** Times the calls if all was right, prints the line, frees the case's memory. */
@@ -115,6 +154,10 @@ void bench_close(struct bench_case *c);
 
 /** Memory of the case, aligned as StarPU's buffers are, freed by bench_close. */
 void *bench_memory(struct bench_case *c, size_t bytes);
+/** Floats in every mode: what the contract marks (f32), vectors, taps. data is where memory begins. */
+void bench_keep(struct bench_case *c, const void *data);
+/** n times x. */
+double *bench_constants(struct bench_case *c, size_t n, double x);
 /** Uniform in [lo, hi), another stream with each call. */
 float *bench_random(struct bench_case *c, size_t n, double lo, double hi);
 /** Layout of a tile of one document. */
@@ -143,6 +186,8 @@ struct k3_weight bench_gradient(struct bench_call *call, const char *name, size_
  * twice.
  */
 void bench_traffic(struct bench_call *call, size_t read, size_t written, size_t updated);
+/** On a device the bytes of all buffers count, once for each way; so many floats of them do not. */
+void bench_unmoved(struct bench_call *call, size_t elems);
 /** Counts 2 m n k flops, and lets sgemm do the same for the limit. */
 void bench_product(struct bench_call *call, enum bench_form form, size_t m, size_t n, size_t k);
 
@@ -192,5 +237,12 @@ void bench_measure(struct bench_case *c, double *limit_rate);
 double bench_quantile(double *x, size_t n, double q);
 /** Runs the kernel of a call. */
 void bench_kernel(const struct bench_call *call);
+
+/* On a device, bench_cuda.c. */
+/** Runs all calls once there, results on the host. */
+void bench_device_run(struct bench_case *c);
+/** Fills seconds and traffic_bytes of all calls, and the limit's rates. */
+void bench_device_measure(struct bench_case *c, double *limit_rate);
+void bench_device_release(struct bench_case *c);
 
 #endif

@@ -171,6 +171,7 @@ gate_weights(struct bench *b)
 	uint32_t at = call->n;
 	float *df = bench_in(call, g.t * g.p), *dbr = bench_in(call, g.t * g.h);
 	float *dab = bench_in(call, g.h + g.p);
+	bench_keep(&c, dab);
 	g.a.df = (struct k3_list){at, 1};
 	g.a.dbr = (struct k3_list){at + 1, 1};
 	g.a.dab = (struct k3_list){at + 2, 1};

@@ -115,7 +115,10 @@ bench_kda_chunk(struct bench *b)
 	bench_out(bwd, "dqkv", n_bwd[0]);
 	bench_out(bwd, "df", n_bwd[1]);
 	bench_out(bwd, "dbr", n_bwd[2]);
-	bench_out(bwd, "dab", n_bwd[3]);
+	bench_keep(&c, bench_out(bwd, "dab", n_bwd[3]));
+	bench_keep(&c, a_log);
+	bench_keep(&c, dt_bias);
+	c.loose = 4; /* sums over a chunk that cancel */
 	bench_push(bwd, d_o);
 	for (size_t i = 0; i < 2; i++) {
 		for (size_t j = 0; j < 4; j++)

@@ -1,5 +1,5 @@
-/* k3_bench op mla: attention of a tile of queries over its own keys (causal) and over those of the
- * tile before it (all pairs), forward and backward.  The oracle forms whole matrices of each head
+/* k3_bench op mla: attention of a tile of queries over its own keys (causal), as one document and as
+ * eight, and over those of the tile before it (all pairs), forward and backward.  The oracle forms whole matrices of each head
  * in double. */
 #include <math.h>
 #include <string.h>
@@ -10,6 +10,7 @@
 struct attn {
 	size_t t, h, nope, rope, v, kq, ldk; /* ldk: floats of a kv row */
 	bool own;			     /* the keys are the queries' own tile */
+	size_t doc;			     /* rows of a document when they are */
 	double scale;
 	const float *q, *kv, *da; /* [t, h kq], [t, ldk], [t, h v] */
 	double *o, *lse, *delta, *dq, *dkv;
@@ -20,7 +21,10 @@ struct attn {
 static double
 pair_flops(const struct attn *x, bool backward)
 {
-	double pairs = x->own ? (double)x->t * (double)(x->t + 1) / 2 : (double)x->t * (double)x->t;
+	double pairs = (double)x->t * (double)x->t;
+	double rest = (double)(x->t % x->doc), docs = (double)(x->t / x->doc), doc = (double)x->doc;
+	if (x->own)
+		pairs = (docs * doc * (doc + 1) + rest * (rest + 1)) / 2;
 	double kq = (double)x->kq, v = (double)x->v;
 
 	return (double)x->h * pairs * (backward ? 6 * kq + 4 * v : 2 * kq + 2 * v);
@@ -55,12 +59,12 @@ static void
 softmax(const struct attn *x, size_t h, double *s)
 {
 	for (size_t i = 0; i < x->t; i++) {
-		size_t n = x->own ? i + 1 : x->t;
+		size_t first = x->own ? i / x->doc * x->doc : 0, n = x->own ? i + 1 : x->t;
 		double *row = s + i * x->t, sum = 0;
-		for (size_t j = 0; j < n; j++)
+		for (size_t j = first; j < n; j++)
 			sum += exp(x->scale * row[j]);
 		for (size_t j = 0; j < x->t; j++)
-			row[j] = j < n ? exp(x->scale * row[j]) / sum : 0;
+			row[j] = j >= first && j < n ? exp(x->scale * row[j]) / sum : 0;
 		x->lse[i * x->h + h] = log(sum);
 	}
 }
@@ -143,7 +147,7 @@ push_forward(struct bench_call *call, const struct attn *x, const int32_t *queri
 	struct k3_mla_attn_args a = args_of(x);
 
 	bench_out(call, "o", x->t * x->h * x->v);
-	bench_out(call, "lse", x->t * x->h);
+	bench_keep(call->c, bench_out(call, "lse", x->t * x->h));
 	bench_push(call, x->q);
 	bench_push(call, queries);
 	bench_work(call, k3_mla_attn_fwd_work_floats(x->t, x->nope, x->rope, x->v));
@@ -189,7 +193,7 @@ compare(struct bench_case *c, const struct attn *x)
 }
 
 static void
-attend(struct bench *b, const char *name, bool own)
+attend(struct bench *b, const char *name, bool own, size_t docs)
 {
 	const struct k3_config *m = b->model;
 	struct attn x = {.t = b->tokens,
@@ -198,21 +202,30 @@ attend(struct bench *b, const char *name, bool own)
 			 .rope = m->rope_dim,
 			 .v = m->v_dim,
 			 .kq = m->nope_dim + m->rope_dim,
-			 .own = own};
+			 .own = own,
+			 .doc = (b->tokens + docs - 1) / docs};
 	struct bench_case c;
 
 	x.ldk = x.h * (x.nope + x.v) + x.rope;
 	x.scale = 1 / sqrt((double)x.kq);
 	if (!bench_open(&c, b, name, BENCH_CUBE, BENCH_TARGET_ATTENTION,
-			"t=%zu h=%zu kq=%zu v=%zu %s", x.t, x.h, x.kq, x.v, own ? "causal" : "all"))
+			"t=%zu h=%zu kq=%zu v=%zu %s, %zu a document", x.t, x.h, x.kq, x.v,
+			own ? "causal" : "all", x.doc))
 		return;
 	x.q = bench_random(&c, x.t * x.h * x.kq, -2, 2);
 	x.kv = bench_random(&c, x.t * x.ldk, -2, 2);
 	x.da = bench_random(&c, x.t * x.h * x.v, -1, 1);
-	solve(&c, &x);
+	if (bench_checks(&c)) {
+		solve(&c, &x);
+	} else {
+		x.lse = bench_constants(&c, x.t * x.h, 8);
+		x.delta = bench_constants(&c, x.t * x.h, 0.1);
+	}
 	int32_t *keys = bench_layout(&c, x.t), *queries = bench_layout(&c, x.t);
 	queries[K3_TL_ROW0] = own ? 0 : (int32_t)x.t;
 	queries[K3_TL_CONT_IN] = keys[K3_TL_CONT_OUT] = !own;
+	for (size_t i = 0; i < x.t; i++)
+		queries[K3_TL_HEAD + i] = keys[K3_TL_HEAD + i] = (int32_t)(i / x.doc) + 1;
 	struct bench_call *fwd = bench_call(&c, K3_OP_MLA_ATTN_FWD),
 			  *bwd = bench_call(&c, K3_OP_MLA_ATTN_BWD);
 	push_forward(fwd, &x, queries, keys);
@@ -225,6 +238,7 @@ attend(struct bench *b, const char *name, bool own)
 void
 bench_mla_attn(struct bench *b)
 {
-	attend(b, "mla_attn", true);
-	attend(b, "mla_attn_before", false);
+	attend(b, "mla_attn", true, 1);
+	attend(b, "mla_attn_before", false, 1);
+	attend(b, "mla_attn_packed", true, 8);
 }

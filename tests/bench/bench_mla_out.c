@@ -78,6 +78,7 @@ backward_data(struct bench *b)
 	float *da = bench_out(call, "da", x.t * x.hv);
 	x.a.delta = (struct k3_list){call->n, 1};
 	float *delta = bench_out(call, "delta", x.t * x.h);
+	bench_keep(&c, delta);
 	x.a.o = (struct k3_list){call->n, 1};
 	float *o = bench_in(call, x.t * x.hv);
 	x.a.wo = bench_weight(call, x.d, x.hv, &wo);

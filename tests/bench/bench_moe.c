@@ -51,6 +51,7 @@ bench_route(struct bench_case *c, enum bench_routing kind)
 	int32_t *ids = bench_memory(c, tk * sizeof(*ids));
 	float *routew = bench_random(c, k3_routew_len(r.t, n, r.k), 0.05, 0.95);
 
+	bench_keep(c, routew);
 	for (size_t i = 0; i < r.t; i++) {
 		double sum = 0;
 		choose(ids + i * r.k, k3_rng_key("route", i), n, r.k, kind);
@@ -160,6 +161,7 @@ route(struct bench *b)
 	int32_t *out =
 		bench_out_typed(call, "route", k3_route_len(a.t, a.n_experts, a.k), BENCH_I32);
 	float *routew = bench_out(call, "routew", k3_routew_len(a.t, a.n_experts, a.k));
+	bench_keep(&c, routew);
 	float *x = bench_in(call, a.t * a.d);
 	a.wr = bench_weight(call, a.n_experts, a.d, &wr);
 	a.bias = bench_weight(call, 1, a.n_experts, &bias);

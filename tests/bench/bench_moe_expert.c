@@ -14,8 +14,8 @@ struct experts {
 };
 
 static bool
-open_experts(struct bench_case *c, struct bench *b, enum k3_op op, enum bench_routing kind,
-	     struct experts *x)
+open_experts(struct bench_case *c, struct bench *b, enum k3_op op, const char *suffix,
+	     enum bench_routing kind, struct experts *x)
 {
 	const struct k3_config *m = b->model;
 	char name[64];
@@ -33,7 +33,7 @@ open_experts(struct bench_case *c, struct bench *b, enum k3_op op, enum bench_ro
 				       .e1 = m->experts,
 				       .beta1 = (float)x->b1,
 				       .beta2 = (float)x->b2};
-	snprintf(name, sizeof(name), "%s_%s", k3_op_name(op),
+	snprintf(name, sizeof(name), "%s%s_%s", k3_op_name(op), suffix,
 		 kind == BENCH_SKEWED ? "skewed" : "random");
 	if (!bench_open(c, b, name, BENCH_SAME, BENCH_TARGET_GEMM,
 			"t=%zu k=%zu experts=%u r=%zu f=%zu", b->tokens, (size_t)m->top_k,
@@ -70,7 +70,7 @@ forward(struct bench *b, enum bench_routing kind)
 	struct bench_case c;
 	float *w13, *w2;
 
-	if (!open_experts(&c, b, K3_OP_EXPERT_FWD, kind, &x))
+	if (!open_experts(&c, b, K3_OP_EXPERT_FWD, "", kind, &x))
 		return;
 	struct bench_call *call = bench_call(&c, K3_OP_EXPERT_FWD);
 	size_t r = x.r, f = x.f, n = x.route.n_experts;
@@ -98,6 +98,36 @@ forward(struct bench *b, enum bench_routing kind)
 			bench_rows_expect(&down, "ys");
 		}
 	}
+	bench_close(&c);
+}
+
+/* What a recomputed layer needs again. */
+static void
+first_product(struct bench *b, enum bench_routing kind)
+{
+	struct experts x;
+	struct bench_case c;
+	float *w13;
+
+	if (!open_experts(&c, b, K3_OP_EXPERT_GU, "", kind, &x))
+		return;
+	struct bench_call *call = bench_call(&c, K3_OP_EXPERT_GU);
+	size_t r = x.r, f = x.f, n = x.route.n_experts;
+	float *gu = bench_out(call, "gu", x.tk * 2 * f), *zs = bench_in(call, x.tk * r);
+	bench_push(call, x.route.route);
+	x.a.w13 = bench_weight(call, n * 2 * f, r, &w13);
+	bench_args(call, &x.a, sizeof(x.a));
+	for (size_t e = 0; e < n; e++)
+		bench_product(call, BENCH_NT, rows_of(&x, e), 2 * f, r);
+	if (bench_run(&c))
+		for (size_t e = 0; e < n; e++) {
+			size_t at = (size_t)x.route.offs[e];
+			struct bench_rows up =
+				bench_rows(&c, gu + at * 2 * f, 2 * f, rows_of(&x, e), 2 * f);
+			bench_rows_product(&up, BENCH_NT, r, zs + at * r, r, w13 + e * 2 * f * r,
+					   r);
+			bench_rows_expect(&up, "gu");
+		}
 	bench_close(&c);
 }
 
@@ -135,12 +165,14 @@ data_gradient(struct bench *b, enum bench_routing kind)
 	struct bench_case c;
 	float *w13, *w2;
 
-	if (!open_experts(&c, b, K3_OP_EXPERT_DGRAD, kind, &x))
+	if (!open_experts(&c, b, K3_OP_EXPERT_DGRAD, "", kind, &x))
 		return;
 	struct bench_call *call = bench_call(&c, K3_OP_EXPERT_DGRAD);
 	size_t r = x.r, f = x.f, n = x.route.n_experts;
 	float *dgu = bench_out(call, "dgu", x.tk * 2 * f), *dzs = bench_out(call, "dzs", x.tk * r);
-	float *dwt = bench_out(call, "dwt", x.tk), *dys = bench_in(call, x.tk * r);
+	float *dwt = bench_out(call, "dwt", x.tk);
+	bench_keep(&c, dwt);
+	float *dys = bench_in(call, x.tk * r);
 	float *gu = bench_push(call, bench_random(&c, x.tk * 2 * f, -4, 4));
 	bench_push(call, x.route.route);
 	bench_push(call, x.route.routew);
@@ -165,14 +197,28 @@ data_gradient(struct bench *b, enum bench_routing kind)
 	bench_close(&c);
 }
 
+/* A gradient that is written, or added to what *before keeps. */
+static struct k3_weight
+gradient(struct bench_call *call, const char *name, size_t rows, size_t cols, float **dw,
+	 float **before)
+{
+	if (!before)
+		return bench_gradient(call, name, rows, cols, dw);
+	*dw = bench_inout(call, name, rows * cols, before);
+	bench_keep(call->c, *dw);
+	struct k3_weight w = bench_last(call, rows, cols);
+	w.accumulate = 1;
+	return w;
+}
+
 static void
-weight_gradient(struct bench *b, enum bench_routing kind)
+weight_gradient(struct bench *b, enum bench_routing kind, bool adds)
 {
 	struct experts x;
 	struct bench_case c;
-	float *dw13, *dw2;
+	float *dw13, *dw2, *before13 = NULL, *before2 = NULL;
 
-	if (!open_experts(&c, b, K3_OP_EXPERT_WGRAD, kind, &x))
+	if (!open_experts(&c, b, K3_OP_EXPERT_WGRAD, adds ? "_adds" : "", kind, &x))
 		return;
 	struct bench_call *call = bench_call(&c, K3_OP_EXPERT_WGRAD);
 	size_t r = x.r, f = x.f, n = x.route.n_experts;
@@ -182,8 +228,8 @@ weight_gradient(struct bench *b, enum bench_routing kind)
 	bench_push(call, x.route.route);
 	bench_push(call, x.route.routew);
 	bench_work(call, x.tk * f);
-	x.a.w13 = bench_gradient(call, "dw13", n * 2 * f, r, &dw13);
-	x.a.w2 = bench_gradient(call, "dw2", n * r, f, &dw2);
+	x.a.w13 = gradient(call, "dw13", n * 2 * f, r, &dw13, adds ? &before13 : NULL);
+	x.a.w2 = gradient(call, "dw2", n * r, f, &dw2, adds ? &before2 : NULL);
 	bench_args(call, &x.a, sizeof(x.a));
 	for (size_t e = 0; e < n; e++) {
 		bench_product(call, BENCH_TN, 2 * f, r, rows_of(&x, e));
@@ -201,6 +247,10 @@ weight_gradient(struct bench *b, enum bench_routing kind)
 			bench_rows_product(&up, BENCH_TN, rows, dgu + at * 2 * f, 2 * f,
 					   zs + at * r, r);
 			bench_rows_product(&down, BENCH_TN, rows, dy + at * r, r, h + at * f, f);
+			if (adds) {
+				bench_rows_add(&up, before13 + e * 2 * f * r, r);
+				bench_rows_add(&down, before2 + e * r * f, f);
+			}
 			bench_rows_expect(&up, "dw13");
 			bench_rows_expect(&down, "dw2");
 		}
@@ -216,6 +266,8 @@ bench_moe_expert(struct bench *b)
 	for (size_t i = 0; i < 2; i++) {
 		forward(b, kinds[i]);
 		data_gradient(b, kinds[i]);
-		weight_gradient(b, kinds[i]);
+		weight_gradient(b, kinds[i], false);
+		weight_gradient(b, kinds[i], true);
+		first_product(b, kinds[i]);
 	}
 }

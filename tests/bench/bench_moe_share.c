@@ -136,6 +136,8 @@ dispatch_data(struct bench *b)
 	float *dx = bench_inout(call, "dx", x.t * x.d, &before);
 	float *dz = bench_out(call, "dz", x.t * x.r), *dl = bench_out(call, "dl", x.t * x.n);
 	float *dzs = bench_in(call, x.t * x.k * x.r), *dwt = bench_in(call, x.t * x.k);
+	bench_keep(&c, dl);
+	bench_keep(&c, dwt);
 	bench_push(call, x.route.route);
 	bench_push(call, x.route.routew);
 	a.wdown = bench_weight(call, x.r, x.d, &wdown);
@@ -166,6 +168,7 @@ dispatch_weights(struct bench *b)
 	struct k3_moe_dispatch_args a = dispatch_args(&x, b->model);
 	struct bench_call *call = bench_call(&c, K3_OP_MOE_DISPATCH_BWD_DW);
 	float *dz = bench_in(call, x.t * x.r), *dl = bench_in(call, x.t * x.n);
+	bench_keep(&c, dl);
 	float *in = bench_in(call, x.t * x.d);
 	a.wdown = bench_gradient(call, "dwdown", x.r, x.d, &dwdown);
 	a.wr = bench_gradient(call, "dwr", x.n, x.d, &dwr);

@@ -22,6 +22,7 @@ grad_norm(struct bench *b)
 	struct bench_call *call = bench_call(&c, K3_OP_GRAD_NORM);
 	double *partial = bench_out_typed(call, "partial", 1, BENCH_F64);
 	float *g = bench_in(call, n);
+	bench_keep(&c, g);
 	a.grads = bench_list(call, 1);
 	bench_args(call, &a, sizeof(a));
 	bench_traffic(call, n, 0, 0);
@@ -84,11 +85,13 @@ adamw(struct bench *b)
 	for (size_t i = 0; i < 3; i++) {
 		*list[i] = (struct k3_list){call->n, 1};
 		after[i] = bench_inout(call, name[i], n, &before[i]);
+		bench_keep(&c, after[i]);
 	}
 	for (size_t i = 0; i < n; i++)
 		after[2][i] = before[2][i] = before[2][i] * before[2][i];
 	a.grads = (struct k3_list){call->n, 1};
 	float *grad = bench_in(call, n);
+	bench_keep(&c, grad);
 	bench_args(call, &a, sizeof(a));
 	bench_traffic(call, n, 0, 3 * n);
 	if (bench_run(&c))
@@ -121,6 +124,7 @@ cast_params(struct bench *b)
 	/* two numbers in each */
 	const uint16_t *copy = bench_out_typed(call, "copies", n / 2, BENCH_I32);
 	float *p = bench_in(call, n);
+	bench_keep(&c, p);
 	a.params = bench_list(call, 1);
 	bench_args(call, &a, sizeof(a));
 	bench_traffic(call, n, n / 2, 0);

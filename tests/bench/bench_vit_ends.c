@@ -147,6 +147,7 @@ merge(struct bench *b, const struct bench_vit_shape *x)
 	struct bench_call *call = bench_call(&c, K3_OP_VIT_MERGE_FWD);
 	float *z = bench_out(call, "z", all), *xf = bench_out(call, "xf", all),
 	      *rstd = bench_out(call, "rstd", x->n), *in = bench_in(call, all);
+	bench_keep(&c, rstd);
 	bench_push(call, bench_vit_layout(&c, x));
 	a.norm = bench_weight(call, 1, x->d, &w);
 	bench_args(call, &a, sizeof(a));

@@ -47,6 +47,7 @@ forward(struct bench *b, const struct bench_vit_shape *x)
 	struct bench_call *call = bench_call(&c, K3_OP_VIT_MLP_FWD);
 	float *y = bench_out(call, "y", n * d), *u = bench_out(call, "u", n * f),
 	      *rstd = bench_out(call, "rstd", n), *in = bench_in(call, n * d);
+	bench_keep(&c, rstd);
 	bench_work(call, n * (d + f));
 	a.norm = bench_weight(call, 1, d, &norm);
 	a.fc0 = bench_weight(call, f, d, &fc0);

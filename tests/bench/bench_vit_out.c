@@ -51,6 +51,7 @@ backward_data(struct bench *b, const struct bench_vit_shape *x)
 	float *dout = bench_out(call, "do", x->n * x->dq),
 	      *delta = bench_out(call, "delta", x->n * x->h), *dy = bench_in(call, x->n * x->d),
 	      *o = bench_in(call, x->n * x->dq);
+	bench_keep(&c, delta);
 	a.w = bench_weight(call, x->d, x->dq, &w);
 	bench_args(call, &a, sizeof(a));
 	bench_product(call, BENCH_NN, x->n, x->dq, x->d);

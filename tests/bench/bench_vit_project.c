@@ -47,6 +47,7 @@ forward(struct bench *b, const struct bench_vit_shape *x)
 	float *y = bench_out(call, "y", m * d), *u = bench_out(call, "u", m * width),
 	      *s = bench_out(call, "s", m * d), *rstd = bench_out(call, "rstd", m),
 	      *z = bench_in(call, m * width);
+	bench_keep(&c, rstd);
 	bench_work(call, m * width);
 	a.w1 = bench_weight(call, width, width, &w1);
 	a.w2 = bench_weight(call, d, width, &w2);

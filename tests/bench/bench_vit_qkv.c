@@ -47,6 +47,7 @@ forward(struct bench *b, const struct bench_vit_shape *x)
 	struct bench_call *call = bench_call(&c, K3_OP_VIT_QKV_FWD);
 	float *qkv = bench_out(call, "qkv", n * ld), *rstd = bench_out(call, "rstd", n),
 	      *in = bench_in(call, n * d);
+	bench_keep(&c, rstd);
 	bench_push(call, bench_vit_layout(&c, x));
 	bench_work(call, k3_vit_qkv_work_floats(n, d, x->hd));
 	a.norm = bench_weight(call, 1, d, &norm);

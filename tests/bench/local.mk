@@ -4,6 +4,7 @@ drivers_libdrivers_la_SOURCES += \
 	tests/bench/bench.h \
 	tests/bench/bench_attnres.c \
 	tests/bench/bench_check.c \
+	tests/bench/bench_cuda.c \
 	tests/bench/bench_embed.c \
 	tests/bench/bench_glu.c \
 	tests/bench/bench_kda.c \

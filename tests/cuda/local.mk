@@ -11,11 +11,13 @@ cuda_tests = \
 	tests/cuda/test_cuda_kda \
 	tests/cuda/test_cuda_kda_chunk \
 	tests/cuda/test_cuda_kda_conv \
+	tests/cuda/test_cuda_linear \
 	tests/cuda/test_cuda_loss \
 	tests/cuda/test_cuda_mla \
 	tests/cuda/test_cuda_moe \
 	tests/cuda/test_cuda_moe_rows \
 	tests/cuda/test_cuda_optim \
+	tests/cuda/test_cuda_trace \
 	tests/cuda/test_cuda_vit \
 	tests/cuda/test_cuda_vit_attn \
 	tests/cuda/test_cuda_vit_ends
@@ -46,11 +48,13 @@ tests_cuda_test_cuda_glu_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_kda_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_kda_chunk_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_kda_conv_LDADD = tests/cuda/libcase.la $(LDADD)
+tests_cuda_test_cuda_linear_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_loss_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_mla_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_moe_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_moe_rows_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_optim_LDADD = tests/cuda/libcase.la $(LDADD)
+tests_cuda_test_cuda_trace_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_vit_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_vit_attn_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_vit_ends_LDADD = tests/cuda/libcase.la $(LDADD)
@@ -73,11 +77,13 @@ EXTRA_DIST += \
 	tests/cuda/test_cuda_kda.c \
 	tests/cuda/test_cuda_kda_chunk.c \
 	tests/cuda/test_cuda_kda_conv.c \
+	tests/cuda/test_cuda_linear.c \
 	tests/cuda/test_cuda_loss.c \
 	tests/cuda/test_cuda_mla.c \
 	tests/cuda/test_cuda_moe.c \
 	tests/cuda/test_cuda_moe_rows.c \
 	tests/cuda/test_cuda_optim.c \
+	tests/cuda/test_cuda_trace.c \
 	tests/cuda/test_cuda_vit.c \
 	tests/cuda/test_cuda_vit_attn.c \
 	tests/cuda/test_cuda_vit_ends.c \

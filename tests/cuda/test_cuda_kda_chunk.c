@@ -1,6 +1,7 @@
 /* KDA's chunk kernels on CUDA against the CPU kernels: chunks cut by documents and holes, states in
  * and out, gates over their whole range, widths with and without a fast path. */
 #include <criterion/criterion.h>
+#include <criterion/parameterized.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -8,14 +9,21 @@
 #include "../../common/op/kda.h"
 #include "kda_tile.h"
 
-#define TEST(name) Test(cuda_kda_chunk, name, .init = cuda_case_need_device, .timeout = 120)
+/* A case for each shape, so that they can run side by side. */
+#define EACH_SHAPE(name)                                                                           \
+	ParameterizedTestParameters(cuda_kda_chunk, name)                                          \
+	{                                                                                          \
+		return cr_make_param_array(struct shape, shapes, COUNT(shapes));                   \
+	}                                                                                          \
+	ParameterizedTest(struct shape *s, cuda_kda_chunk, name, .init = cuda_case_need_device,    \
+			  .timeout = 120)
 #define COUNT(x) (sizeof(x) / sizeof((x)[0]))
 
 /* Where gates lie: both ends and between by elements, or everywhere at an end, or at one end in the
  * even channels and at the other in the odd ones. */
 enum gates { MIXED, AT_BOUND, AT_ZERO, BY_CHANNEL };
 
-static const struct shape {
+static struct shape {
 	size_t h, k, v;
 	uint32_t h0, h1;
 	int states, raw;
@@ -34,6 +42,11 @@ static const struct shape {
 	{2, 16, 16, 0, 2, 1, 0, {5, {0}, 0, 3, 3}},
 	{2, 16, 16, 0, 2, 1, 1, {0, {0}, 0, 3, 3}},
 	{16, 128, 128, 0, 16, 1, 0, {100, {40, 60}, 0, 3, 3}},
+	{2, 128, 192, 0, 2, 1, 0, {700, {321, 300, 70}, 0, 3, 3}},
+	{1, 120, 100, 0, 1, 1, 1, {450, {64, 128, 63, 65, 100}, 3, 3, 3}},
+	{2, 256, 256, 0, 2, 1, 0, {150, {80, 65}, 0, 3, 3}},
+	{11, 129, 20, 1, 11, 1, 1, {70, {1, 64}, 5, 3, 3}},
+	{1, 200, 8, 0, 1, 1, 0, {3, {0}, 0, 3, 3}},
 	{1, 128, 128, 0, 1, 1, 0, {150, {70, 80}, 0, 3, 3}, AT_BOUND},
 	{1, 128, 128, 0, 1, 1, 0, {150, {70, 80}, 0, 3, 3}, AT_ZERO},
 	{1, 128, 128, 0, 1, 1, 0, {150, {70, 80}, 0, 3, 3}, BY_CHANNEL},
@@ -108,57 +121,49 @@ gate_vectors(struct cuda_case *c, const struct shape *s, struct k3_kda_chunk_arg
 	a->dt_bias = cuda_case_weight(c, CUDA_F32, CUDA_R, 1, s->h * s->k, 1, 1, "dt_bias");
 }
 
-TEST(forward_equals_the_cpu)
+EACH_SHAPE(forward_equals_the_cpu)
 {
-	for (size_t i = 0; i < COUNT(shapes); i++) {
-		const struct shape *s = &shapes[i];
-		struct k3_kda_chunk_args a = args_of(s);
-		size_t hg = s->h1 - s->h0, state = hg * s->k * s->v, with = (size_t)s->states;
-		struct cuda_case c;
-		cuda_case_begin(&c, i);
-		cuda_case_add(&c, CUDA_T, CUDA_W, a.t * hg * s->v, 0, "o");
-		inputs(&c, s);
-		cuda_case_add(&c, CUDA_WORK, CUDA_W,
-			      4 * k3_kda_chunk_fwd_work_floats(a.t, hg, s->k, s->v) + 64, 0,
-			      "work");
-		a.s_in = cuda_case_list(&c, CUDA_F32, CUDA_R, with, state, 0.3, "s_in");
-		a.s_out = cuda_case_list(&c, CUDA_F32, CUDA_W, with, state, 0, "s_out");
-		gate_vectors(&c, s, &a);
-		CUDA_CASE_COMPARE(&c, "kda_chunk_fwd", &a, k3_kda_chunk_fwd_cpu_f32, kda_chunk_fwd,
-				  k3_kda_chunk_fwd_cuda_scratch(&a));
-		cuda_case_end(&c);
-	}
+	struct k3_kda_chunk_args a = args_of(s);
+	size_t hg = s->h1 - s->h0, state = hg * s->k * s->v, with = (size_t)s->states;
+	struct cuda_case c;
+	cuda_case_begin(&c, s->tile.t + s->k);
+	cuda_case_add(&c, CUDA_T, CUDA_W, a.t * hg * s->v, 0, "o");
+	inputs(&c, s);
+	cuda_case_add(&c, CUDA_WORK, CUDA_W,
+		      4 * k3_kda_chunk_fwd_work_floats(a.t, hg, s->k, s->v) + 64, 0, "work");
+	a.s_in = cuda_case_list(&c, CUDA_F32, CUDA_R, with, state, 0.3, "s_in");
+	a.s_out = cuda_case_list(&c, CUDA_F32, CUDA_W, with, state, 0, "s_out");
+	gate_vectors(&c, s, &a);
+	CUDA_CASE_COMPARE(&c, "kda_chunk_fwd", &a, k3_kda_chunk_fwd_cpu_f32, kda_chunk_fwd,
+			  k3_kda_chunk_fwd_cuda_scratch(&a));
+	cuda_case_end(&c);
 }
 
-TEST(backward_equals_the_cpu)
+EACH_SHAPE(backward_equals_the_cpu)
 {
-	for (size_t i = 0; i < COUNT(shapes); i++) {
-		const struct shape *s = &shapes[i];
-		struct k3_kda_chunk_args a = args_of(s);
-		size_t hg = s->h1 - s->h0, state = hg * s->k * s->v, with = (size_t)s->states;
-		struct cuda_case c;
-		cuda_case_begin(&c, i);
-		cuda_case_add(&c, CUDA_T, CUDA_W, a.t * hg * (2 * s->k + s->v), 0, "dqkv");
-		cuda_case_add(&c, CUDA_T, CUDA_W, a.t * hg * s->k, 0, "df");
-		/* a difference of sums, of which e^-5 is left at the bound; so is dbeta */
-		double left = s->gates == AT_BOUND ? 0.05 : 1;
-		cuda_case_tolerance(&c, 1e-5 / left, 1e-2);
-		cuda_case_add(&c, CUDA_T, CUDA_W, a.t * hg, 0, "dbr");
-		cuda_case_tolerance(&c, 0, 1e-2);
-		cuda_case_add(&c, CUDA_F32, CUDA_W, hg + hg * s->k, 0, "dab");
-		/* terms of both signs over all rows: what is left is far below them */
-		cuda_case_tolerance(&c, 1e-4 / left, 2e-2);
-		cuda_case_add(&c, CUDA_T, CUDA_R, a.t * hg * s->v, 1, "do");
-		inputs(&c, s);
-		cuda_case_add(&c, CUDA_WORK, CUDA_W,
-			      4 * k3_kda_chunk_bwd_work_floats(a.t, hg, s->k, s->v) + 64, 0,
-			      "work");
-		a.s_in = cuda_case_list(&c, CUDA_F32, CUDA_R, with, state, 0.3, "s_in");
-		a.ds_out = cuda_case_list(&c, CUDA_F32, CUDA_R, with, state, 0.3, "ds_out");
-		a.ds_in = cuda_case_list(&c, CUDA_F32, CUDA_W, with, state, 0, "ds_in");
-		gate_vectors(&c, s, &a);
-		CUDA_CASE_COMPARE(&c, "kda_chunk_bwd", &a, k3_kda_chunk_bwd_cpu_f32, kda_chunk_bwd,
-				  k3_kda_chunk_bwd_cuda_scratch(&a));
-		cuda_case_end(&c);
-	}
+	struct k3_kda_chunk_args a = args_of(s);
+	size_t hg = s->h1 - s->h0, state = hg * s->k * s->v, with = (size_t)s->states;
+	double left = s->gates == AT_BOUND ? 0.05 : 1;
+	struct cuda_case c;
+	cuda_case_begin(&c, s->tile.t + s->k);
+	cuda_case_add(&c, CUDA_T, CUDA_W, a.t * hg * (2 * s->k + s->v), 0, "dqkv");
+	cuda_case_add(&c, CUDA_T, CUDA_W, a.t * hg * s->k, 0, "df");
+	/* a difference of sums, of which e^-5 is left at the bound; so is dbeta */
+	cuda_case_tolerance(&c, 1e-5 / left, 1e-2);
+	cuda_case_add(&c, CUDA_T, CUDA_W, a.t * hg, 0, "dbr");
+	cuda_case_tolerance(&c, 0, 1e-2);
+	cuda_case_add(&c, CUDA_F32, CUDA_W, hg + hg * s->k, 0, "dab");
+	/* terms of both signs over all rows: what is left is far below them */
+	cuda_case_tolerance(&c, 1e-4 / left, 2e-2);
+	cuda_case_add(&c, CUDA_T, CUDA_R, a.t * hg * s->v, 1, "do");
+	inputs(&c, s);
+	cuda_case_add(&c, CUDA_WORK, CUDA_W,
+		      4 * k3_kda_chunk_bwd_work_floats(a.t, hg, s->k, s->v) + 64, 0, "work");
+	a.s_in = cuda_case_list(&c, CUDA_F32, CUDA_R, with, state, 0.3, "s_in");
+	a.ds_out = cuda_case_list(&c, CUDA_F32, CUDA_R, with, state, 0.3, "ds_out");
+	a.ds_in = cuda_case_list(&c, CUDA_F32, CUDA_W, with, state, 0, "ds_in");
+	gate_vectors(&c, s, &a);
+	CUDA_CASE_COMPARE(&c, "kda_chunk_bwd", &a, k3_kda_chunk_bwd_cpu_f32, kda_chunk_bwd,
+			  k3_kda_chunk_bwd_cuda_scratch(&a));
+	cuda_case_end(&c);
 }

@@ -19,17 +19,24 @@ enum { N_SIZES = sizeof(sizes) / sizeof(sizes[0]) };
 
 /* The first n of the sizes above; squares: none is negative. */
 static struct k3_list
-add_blocks(struct cuda_case *c, enum cuda_operand_mode mode, size_t n, double scale, bool squares,
-	   const char *name)
+add_typed(struct cuda_case *c, enum cuda_operand_type type, enum cuda_operand_mode mode, size_t n,
+	  double scale, bool squares, const char *name)
 {
 	struct k3_list list = {(uint32_t)c->n, (uint32_t)n};
 
 	for (size_t i = 0; i < n; i++) {
-		float *x = c->operand[cuda_case_add(c, CUDA_F32, mode, sizes[i], scale, name)].host;
+		float *x = c->operand[cuda_case_add(c, type, mode, sizes[i], scale, name)].host;
 		for (size_t k = 0; squares && k < sizes[i]; k++)
 			x[k] *= x[k];
 	}
 	return list;
+}
+
+static struct k3_list
+add_blocks(struct cuda_case *c, enum cuda_operand_mode mode, size_t n, double scale, bool squares,
+	   const char *name)
+{
+	return add_typed(c, CUDA_F32, mode, n, scale, squares, name);
 }
 
 TEST(squares_are_summed_over_all_blocks)
@@ -106,6 +113,58 @@ TEST(updates_equal_the_cpu)
 	adamw(1, K3_STEP_OK, 1);
 	adamw(16, K3_STEP_OK, 0.25);
 	adamw(N_SIZES, K3_STEP_OK, 1);
+}
+
+/* On floats, whatever the state's type is on the device. */
+static void
+float_state_cpu(void *const *buf, const void *args)
+{
+	struct k3_adamw_args a = *(const struct k3_adamw_args *)args;
+
+	a.half = NULL;
+	k3_adamw_step_cpu_f32(buf, &a);
+}
+
+static void
+float_state_cuda(void *const *buf, const void *args, const struct k3_cuda *cuda)
+{
+	struct k3_adamw_args a = *(const struct k3_adamw_args *)args;
+
+	a.half = NULL;
+	k3_adamw_step_cuda_f32(buf, &a, cuda);
+}
+
+/* The bf16 kernel's parameters and moments are halves. */
+static void
+adamw_halves(size_t n, double state)
+{
+	struct k3_adamw_args a = {
+		.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .n_elems = sizes};
+	double out[K3_OUT_LEN] = {[K3_OUT_STATE] = state, [K3_OUT_COEF] = 0.5};
+	double hyper[K3_HYPER_LEN] = {[K3_HYPER_LR] = 8e-4, [K3_HYPER_STEP] = 3};
+	bool half[N_SIZES];
+	struct cuda_case c;
+
+	for (size_t i = 0; i < N_SIZES; i++)
+		half[i] = true;
+	cuda_case_begin(&c, n);
+	cuda_case_values(&c, CUDA_F64, CUDA_R, K3_OUT_LEN, out, "out");
+	cuda_case_values(&c, CUDA_F64, CUDA_R, K3_HYPER_LEN, hyper, "hyper");
+	a.params = add_typed(&c, CUDA_T, CUDA_RW, n, 1, false, "params");
+	a.exp_avg = add_typed(&c, CUDA_T, CUDA_RW, n, 0.1, false, "exp_avg");
+	a.exp_avg_sq = add_typed(&c, CUDA_T, CUDA_RW, n, 0.1, true, "exp_avg_sq");
+	a.grads = add_blocks(&c, CUDA_R, n, 0.2, false, "grads");
+	a.half = half;
+	cuda_case_compare(&c, "adamw_step, halves", &a, float_state_cpu, float_state_cuda,
+			  (cuda_case_cuda *)(void (*)(void))k3_adamw_step_cuda_bf16, 0);
+	cuda_case_end(&c);
+}
+
+TEST(a_state_of_halves_is_updated_as_on_the_cpu)
+{
+	adamw_halves(1, K3_STEP_OK);
+	adamw_halves(N_SIZES, K3_STEP_OK);
+	adamw_halves(N_SIZES, K3_STEP_NOT_FINITE);
 }
 
 /* Halves as pairs, compared bit by bit; the sizes from there on are even. */

@@ -12,7 +12,7 @@
 #include "../../codelets/cuda/kernels.h"
 #include "../../common/op/kda.h"
 
-enum { T = 8192, K = 128, SETS = 2, RUNS = 20, MAX_BUF = 16 };
+enum { T = 8192, K = 128, SETS = 2, RUNS = 20, MAX_BUF = 16, PERIOD = 1048573 };
 
 static void
 check(cudaError_t e, const char *what)
@@ -23,16 +23,16 @@ check(cudaError_t e, const char *what)
 	}
 }
 
-/* Device memory of random bf16 (float) numbers around `mean`. */
+/* Device memory of random bf16 (float) numbers around `mean`; they repeat after PERIOD. */
 static void *
 random_data(size_t n, int is_float, float mean, float spread)
 {
-	size_t bytes = n * (is_float ? 4 : 2);
-	unsigned char *host = malloc(bytes + 4);
+	static unsigned char host[4 * PERIOD];
+	size_t size = is_float ? 4 : 2;
 	uint32_t state = 12345;
-	void *device;
+	char *device;
 
-	for (size_t i = 0; i < n; i++) {
+	for (size_t i = 0; i < n && i < PERIOD; i++) {
 		float x;
 		uint32_t bits;
 		state = state * 1664525u + 1013904223u;
@@ -43,9 +43,11 @@ random_data(size_t n, int is_float, float mean, float spread)
 		else
 			memcpy(host + 2 * i, (char *)&bits + 2, 2);
 	}
-	check(cudaMalloc(&device, bytes + 256), "cudaMalloc");
-	check(cudaMemcpy(device, host, bytes, cudaMemcpyHostToDevice), "upload");
-	free(host);
+	check(cudaMalloc((void **)&device, n * size + 256), "cudaMalloc");
+	for (size_t i = 0; i < n; i += PERIOD)
+		check(cudaMemcpy(device + i * size, host, (n - i < PERIOD ? n - i : PERIOD) * size,
+				 cudaMemcpyHostToDevice),
+		      "upload");
 	return device;
 }
 
