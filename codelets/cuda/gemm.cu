@@ -95,12 +95,22 @@ alignment(const void *p)
 	return (uint32_t)(bits & (~bits + 1));
 }
 
+/* Of c and of what it is added to. */
+static uint32_t
+result_alignment(const struct k3_cuda_product *p)
+{
+	uint32_t c = alignment(p->c), from = p->from ? alignment(p->from) : c;
+
+	return c < from ? c : from;
+}
+
 static void
 choose(struct entry *e, const struct k3_cuda *cuda, const struct k3_cuda_product *p)
 {
 	cublasLtMatmulPreference_t pref;
 	cublasLtMatmulHeuristicResult_t found;
-	uint32_t align_a = alignment(p->b), align_b = alignment(p->a), align_c = alignment(p->c);
+	uint32_t align_a = alignment(p->b), align_b = alignment(p->a),
+		 align_c = result_alignment(p);
 	int n = 0;
 
 	K3_CUBLAS_CHECK(cublasLtMatmulPreferenceCreate(&pref));
@@ -146,7 +156,7 @@ static int
 common_alignment(const struct k3_cuda_product *p)
 {
 	return (int)((alignment(p->a) < alignment(p->b) ? alignment(p->a) : alignment(p->b)) |
-		     (alignment(p->c) << 16));
+		     (result_alignment(p) << 16));
 }
 
 static const struct entry *
@@ -194,7 +204,7 @@ k3_cuda_gemm(const struct k3_cuda *cuda, const struct k3_cuda_product *p)
 		return;
 	e = look_up(cuda, p);
 	K3_CUBLAS_CHECK(cublasLtMatmul((cublasLtHandle_t)cuda->blas, e->op, &p->alpha, p->b, e->a,
-				       p->a, e->b, &p->beta, p->c, e->c, p->c, e->c, &e->algo,
-				       cuda->blas_work, cuda->blas_work_bytes,
+				       p->a, e->b, &p->beta, p->from ? p->from : p->c, e->c, p->c,
+				       e->c, &e->algo, cuda->blas_work, cuda->blas_work_bytes,
 				       (cudaStream_t)cuda->stream));
 }

@@ -20,6 +20,10 @@ enum k3_cuda_type { K3_CUDA_F32, K3_CUDA_BF16 };
 void k3_cuda_linear_fwd(const struct k3_cuda *cuda, enum k3_cuda_type type, void *y, size_t ldy,
 			float beta, const void *x, size_t ldx, void *const *buf,
 			const struct k3_weight *w, size_t r0, size_t r1, size_t t);
+/** y [t, r1-r0] = from + x W[r0:r1]^T, rows of `from` as far apart as those of y; NULL: zero. */
+void k3_cuda_linear_onto(const struct k3_cuda *cuda, enum k3_cuda_type type, void *y, size_t ldy,
+			 const void *from, const void *x, size_t ldx, void *const *buf,
+			 const struct k3_weight *w, size_t r0, size_t r1, size_t t);
 /** dx [t, cols] = beta dx + dy W[r0:r1]. */
 void k3_cuda_linear_dx(const struct k3_cuda *cuda, enum k3_cuda_type type, void *dx, size_t lddx,
 		       float beta, const void *dy, size_t lddy, void *const *buf,
@@ -29,12 +33,13 @@ void k3_cuda_linear_dw(const struct k3_cuda *cuda, enum k3_cuda_type type, void 
 		       const struct k3_weight *dw, size_t r0, size_t r1, const void *dy,
 		       size_t lddy, const void *x, size_t ldx, size_t t);
 
-/* One product.  c [m, n] = beta c + alpha op(a) op(b); op(a) is [m, k]: a is [m, k] or, transposed,
+/* One product.  c [m, n] = beta from + alpha op(a) op(b); op(a) is [m, k]: a is [m, k] or, transposed,
  * [k, m]; op(b) is [k, n]: b is [k, n] or, transposed, [n, k]. */
 struct k3_cuda_product {
 	size_t m, n, k;
 	const void *a, *b;
 	void *c;
+	const void *from;     /* NULL: c */
 	size_t lda, ldb, ldc; /* elements from row to row */
 	int trans_a, trans_b;
 	float alpha, beta;

@@ -35,10 +35,11 @@ next_part(struct part *p, const struct k3_weight *w, size_t r0, size_t r1)
 	return true;
 }
 
-void
-k3_cuda_linear_fwd(const struct k3_cuda *cuda, enum k3_cuda_type type, void *y, size_t ldy,
-		   float beta, const void *x, size_t ldx, void *const *buf,
-		   const struct k3_weight *w, size_t r0, size_t r1, size_t t)
+/* y = beta from + x W[r0:r1]^T */
+static void
+linear(const struct k3_cuda *cuda, enum k3_cuda_type type, void *y, size_t ldy, float beta,
+       const void *from, const void *x, size_t ldx, void *const *buf, const struct k3_weight *w,
+       size_t r0, size_t r1, size_t t)
 {
 	struct part part = {0, 0, 0, 0};
 
@@ -50,10 +51,27 @@ k3_cuda_linear_fwd(const struct k3_cuda *cuda, enum k3_cuda_type type, void *y, 
 		      part.from * w->cols * bytes_of(type);
 		p.ldb = w->cols, p.trans_b = 1;
 		p.c = (char *)y + part.at * bytes_of(type), p.ldc = ldy;
+		p.from = (const char *)from + part.at * bytes_of(type);
 		p.alpha = 1, p.beta = beta;
 		p.type = p.type_c = type;
 		k3_cuda_gemm(cuda, &p);
 	}
+}
+
+void
+k3_cuda_linear_fwd(const struct k3_cuda *cuda, enum k3_cuda_type type, void *y, size_t ldy,
+		   float beta, const void *x, size_t ldx, void *const *buf,
+		   const struct k3_weight *w, size_t r0, size_t r1, size_t t)
+{
+	linear(cuda, type, y, ldy, beta, y, x, ldx, buf, w, r0, r1, t);
+}
+
+void
+k3_cuda_linear_onto(const struct k3_cuda *cuda, enum k3_cuda_type type, void *y, size_t ldy,
+		    const void *from, const void *x, size_t ldx, void *const *buf,
+		    const struct k3_weight *w, size_t r0, size_t r1, size_t t)
+{
+	linear(cuda, type, y, ldy, from ? 1.0f : 0.0f, from ? from : y, x, ldx, buf, w, r0, r1, t);
 }
 
 /* The weight's part as the right operand of a product with dy. */

@@ -110,18 +110,14 @@ static void
 glu_fwd(void *const *buf, const struct k3_glu_args *a, const struct k3_cuda *cuda)
 {
 	const enum k3_cuda_type type = k3_type<T>::id;
-	T *y = (T *)buf[0], *gu = (T *)buf[1], *h = (T *)buf[3];
+	T *gu = (T *)buf[1], *h = (T *)buf[3];
 
 	k3_cuda_linear_fwd(cuda, type, gu, 2 * a->f, 0, buf[2], a->d, buf, &a->w1, 0, a->f, a->t);
 	k3_cuda_linear_fwd(cuda, type, gu + a->f, 2 * a->f, 0, buf[2], a->d, buf, &a->w3, 0, a->f,
 			   a->t);
 	activate<T>(h, gu, a, cuda);
-	if (a->p_in.n && a->t)
-		K3_CUDA_CHECK(cudaMemcpyAsync(y, buf[a->p_in.first], a->t * a->d * sizeof(T),
-					      cudaMemcpyDeviceToDevice,
-					      (cudaStream_t)cuda->stream));
-	k3_cuda_linear_fwd(cuda, type, y, a->d, a->p_in.n ? 1.0f : 0.0f, h, a->f, buf, &a->w2, 0,
-			   a->d, a->t);
+	k3_cuda_linear_onto(cuda, type, buf[0], a->d, a->p_in.n ? buf[a->p_in.first] : NULL, h,
+			    a->f, buf, &a->w2, 0, a->d, a->t);
 }
 
 template <typename T>

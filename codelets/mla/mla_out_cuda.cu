@@ -104,16 +104,13 @@ template <typename T>
 static void
 mla_out_fwd(void *const *buf, const struct k3_mla_out_args *a, const struct k3_cuda *cuda)
 {
-	T *p_out = (T *)buf[0], *work = (T *)buf[2];
+	T *work = (T *)buf[2];
 	size_t hv = a->h * a->v;
 
 	gated<T>(work, (const T *)buf[1], buf, a, cuda);
-	if (a->p_in.n && a->t)
-		K3_CUDA_CHECK(cudaMemcpyAsync(p_out, buf[a->p_in.first], a->t * a->d * sizeof(T),
-					      cudaMemcpyDeviceToDevice,
-					      (cudaStream_t)cuda->stream));
-	k3_cuda_linear_fwd(cuda, k3_type<T>::id, p_out, a->d, a->p_in.n ? 1.0f : 0.0f, work, hv,
-			   buf, &a->wo, 0, a->d, a->t);
+	k3_cuda_linear_onto(cuda, k3_type<T>::id, buf[0], a->d,
+			    a->p_in.n ? buf[a->p_in.first] : NULL, work, hv, buf, &a->wo, 0, a->d,
+			    a->t);
 }
 
 /* One group; work holds the gradient of the gated output. */

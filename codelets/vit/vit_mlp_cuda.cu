@@ -12,7 +12,7 @@ static void
 vit_mlp_fwd(void *const *buf, const struct k3_vit_mlp_args *a, const struct k3_cuda *cuda)
 {
 	const enum k3_cuda_type type = k3_type<T>::id;
-	T *y = (T *)buf[0], *u = (T *)buf[1], *normed = (T *)buf[4], *active = normed + a->n * a->d;
+	T *u = (T *)buf[1], *normed = (T *)buf[4], *active = normed + a->n * a->d;
 
 	if (a->n == 0)
 		return;
@@ -20,9 +20,8 @@ vit_mlp_fwd(void *const *buf, const struct k3_vit_mlp_args *a, const struct k3_c
 			(const float *)buf[a->norm.first], a->n, a->d, a->eps);
 	k3_cuda_linear_fwd(cuda, type, u, a->f, 0, normed, a->d, buf, &a->fc0, 0, a->f, a->n);
 	gelu<struct gelu_tanh, T>(active, NULL, u, a->n * a->f, cuda);
-	K3_CUDA_CHECK(cudaMemcpyAsync(y, buf[3], a->n * a->d * sizeof(T), cudaMemcpyDeviceToDevice,
-				      (cudaStream_t)cuda->stream));
-	k3_cuda_linear_fwd(cuda, type, y, a->d, 1, active, a->f, buf, &a->fc1, 0, a->d, a->n);
+	k3_cuda_linear_onto(cuda, type, buf[0], a->d, buf[3], active, a->f, buf, &a->fc1, 0, a->d,
+			    a->n);
 }
 
 extern "C" size_t

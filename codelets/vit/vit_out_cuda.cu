@@ -13,10 +13,8 @@ vit_out_fwd(void *const *buf, const struct k3_vit_out_args *a, const struct k3_c
 {
 	if (a->n == 0)
 		return;
-	K3_CUDA_CHECK(cudaMemcpyAsync(buf[0], buf[1], a->n * a->d * sizeof(T),
-				      cudaMemcpyDeviceToDevice, (cudaStream_t)cuda->stream));
-	k3_cuda_linear_fwd(cuda, k3_type<T>::id, buf[0], a->d, 1, buf[2], a->dq, buf, &a->w, 0,
-			   a->d, a->n);
+	k3_cuda_linear_onto(cuda, k3_type<T>::id, buf[0], a->d, buf[1], buf[2], a->dq, buf, &a->w,
+			    0, a->d, a->n);
 }
 
 /* A warp per patch and head. */
