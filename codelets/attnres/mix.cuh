@@ -1,15 +1,12 @@
-/* What both directions of the mix share: the values of a token, brought to shared memory while the
- * token before it is worked on, and sums for all values at once.
+/* What both directions of the mix share: the list of a token's rows, and sums for all values at once.
  *
- * A thread owns columns: it copies, reads and writes the same packs of every row, so the copies need
- * no barrier.  Rows that are not aligned to 16 bytes, and tokens too large for shared memory, are read
- * from memory each time (N = 1). */
+ * Fast: a team of warps has a token, all values stay in registers (MIX_VALUES or fewer).  Any other
+ * shape: a thread block has a token and reads its rows from memory each time. */
 #ifndef K3_ATTNRES_MIX_CUH
 #define K3_ATTNRES_MIX_CUH
-#include <cuda_pipeline.h>
-
 #include "../cuda/pointers.cuh"
 #include "../cuda/runs.cuh"
+#include "../cuda/team.cuh"
 
 extern "C" {
 #include "../../common/config.h"
@@ -17,11 +14,13 @@ extern "C" {
 }
 
 enum {
-	MIX_STAGED = 20,		  /* rows of a token in shared memory at most */
+	MIX_VALUES = 9, /* in registers at most, and */
+	MIX_FEW = 3,	/* with more packs a thread: */
+	MIX_PACKS = 2,
+	MIX_FEW_PACKS = 4,
 	MIX_MOST = K3_MAX_LAYERS + 1 + 1, /* values and one more row */
-	MIX_THREADS = 512,
-	MIX_SHARED = 220 << 10, /* bytes that a block may use */
-	MIX_GROUP = 4		/* values whose sums go over the warp together */
+	MIX_THREADS = 512,		  /* of the kernels for any shape */
+	MIX_GROUP = 4			  /* values whose sums go over the warp together */
 };
 
 /* Rows of a token: the blocks, the prefix, and what else comes along. */
@@ -30,43 +29,88 @@ template <int MOST> struct mix_rows {
 	uint32_t n;
 };
 
-/* Where a token's rows lie: in shared memory (N > 1) or in memory. */
-template <typename T, int N, int MOST> struct mix_token {
-	const struct mix_rows<MOST> *rows;
-	const T *stage; /* of this token */
-	size_t at, d;	/* first element of the token's rows */
-};
-
-template <typename T, int N, int MOST>
-static __device__ __forceinline__ void
-mix_load(float *x, const struct mix_token<T, N, MOST> &token, uint32_t j, size_t c)
+/** The pack of element `at` in row j. */
+template <typename T, int MOST>
+static __device__ __forceinline__ uint4
+mix_raw(const struct mix_rows<MOST> &rows, int j, size_t at)
 {
-	if (N == 1)
-		run_load<T, N>(x, (const T *)token.rows->row.p[j] + token.at + c);
-	else
-		run_load<T, N>(x, token.stage + j * token.d + c);
+	return *(const uint4 *)((const T *)rows.row.p[j] + at);
 }
 
-/* Begins to copy a token's rows; always one group of copies, even of nothing. */
-template <typename T, int N, int MOST>
+/** raw[j][i] = the thread's pack i of value j, for n values of a token of width d; zeros elsewhere. */
+template <typename T, int VALUES, int PACKS, int MOST>
 static __device__ __forceinline__ void
-mix_fetch(T *stage, const struct mix_rows<MOST> &rows, size_t token, size_t t, size_t d)
+mix_values(uint4 (*raw)[PACKS], const struct mix_rows<MOST> &rows, size_t token, size_t d, int n)
 {
-	for (uint32_t j = 0; N > 1 && token < t && j < rows.n; j++)
-		for (size_t c = threadIdx.x * N; c < d; c += blockDim.x * N)
-			__pipeline_memcpy_async(stage + j * d + c,
-						(const T *)rows.row.p[j] + token * d + c, 16);
-	__pipeline_commit();
+#pragma unroll
+	for (int j = 0; j < VALUES; j++)
+#pragma unroll
+		for (int i = 0; i < PACKS; i++) {
+			size_t c = (threadIdx.x + i * blockDim.x) * k3_pack<T>::n;
+			raw[j][i] = make_uint4(0, 0, 0, 0);
+			if (j < n && c < d)
+				raw[j][i] = mix_raw<T>(rows, j, token * d + c);
+		}
 }
 
-/* The token's own copies have arrived; those of the next may be under way. */
+/** Elements of a pack. */
+template <typename T>
 static __device__ __forceinline__ void
-mix_wait(int stages)
+mix_widen(float *x, const uint4 &raw)
 {
-	if (stages > 1)
-		__pipeline_wait_prior(1);
-	else
-		__pipeline_wait_prior(0);
+	pack_load(x, (const T *)&raw);
+}
+
+/** Hides from the compiler that raw was widened before: it would rather keep the floats. */
+template <int VALUES, int PACKS>
+static __device__ __forceinline__ void
+mix_narrow(uint4 (*raw)[PACKS])
+{
+#pragma unroll
+	for (int j = 0; j < VALUES; j++)
+#pragma unroll
+		for (int i = 0; i < PACKS; i++)
+			asm volatile(""
+				     : "+r"(raw[j][i].x), "+r"(raw[j][i].y), "+r"(raw[j][i].z),
+				       "+r"(raw[j][i].w));
+}
+
+/** x = sum of share[j] times pack i of value j. */
+template <typename T, int VALUES, int PACKS>
+static __device__ __forceinline__ void
+mix_of(float *x, const uint4 (*raw)[PACKS], int i, const float *share)
+{
+	constexpr int N = k3_pack<T>::n;
+
+#pragma unroll
+	for (int k = 0; k < N; k++)
+		x[k] = 0;
+#pragma unroll
+	for (int j = 0; j < VALUES; j++) {
+		float v[N];
+		mix_widen<T>(v, raw[j][i]);
+#pragma unroll
+		for (int k = 0; k < N; k++)
+			x[k] += share[j] * v[k];
+	}
+}
+
+/** Packs a thread of a team has at most. */
+template <int VALUES>
+static constexpr __host__ __device__ int
+mix_packs(void)
+{
+	return VALUES <= MIX_FEW ? MIX_FEW_PACKS : MIX_PACKS;
+}
+
+/** Threads of a team with so many values, 0: they do not fit. */
+static inline unsigned
+mix_team(size_t d, size_t unit, size_t values)
+{
+	size_t n = 16 / unit;
+	unsigned threads = team_threads(d / n, values <= MIX_FEW ? MIX_FEW_PACKS : MIX_PACKS);
+
+	return d % n == 0 && values <= MIX_VALUES && threads <= 256 ? threads : 0;
 }
 
 /* Eight sums over a warp at once: each step halves the sums that a lane carries.  Lane l gets the one
@@ -117,12 +161,11 @@ mix_get(const float *warps, uint32_t i)
 	return x;
 }
 
-/* Threads of a block for rows of width d in runs of N: as even a share for each as can be. */
+/* Threads of a block for rows of width d: as even a share for each as can be. */
 static inline unsigned
-mix_threads(size_t d, size_t n)
+mix_threads(size_t d)
 {
-	size_t runs = (d + n - 1) / n, turns = (runs + MIX_THREADS - 1) / MIX_THREADS;
-	size_t threads = (runs + turns - 1) / turns;
+	size_t turns = (d + MIX_THREADS - 1) / MIX_THREADS, threads = (d + turns - 1) / turns;
 
 	return (unsigned)((threads + 31) / 32 * 32);
 }

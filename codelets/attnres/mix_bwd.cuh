@@ -1,4 +1,4 @@
-/* One token of the backward mix.
+/* Attention-residual mix and norm backward: the formulas, and the kernel for any shape.
  *
  * With g = dy w, the mix x and its gradient dx = r (g - x r m), every <v_j, dx> follows from <v_j, g>
  * and <v_j, x>, so all sums of a token are taken at once and the values are looked at once more, for
@@ -7,7 +7,10 @@
 #define K3_ATTNRES_MIX_BWD_CUH
 #include "mix.cuh"
 
-struct vectors {
+/* Columns of a block: the sum of dy x r, the sum of e = sum_j scale_j v_j. */
+enum { MIX_COLUMNS = 2 };
+
+struct mix_vectors {
 	const float *gamma, *rho, *w, *stat;
 	const void *addend[2]; /* or NULL */
 };
@@ -19,92 +22,59 @@ struct slopes {
 	float *norm;	       /* r, r m */
 };
 
-/* Columns of a block: the sum of dy x r, the sum of e, the mix of the token.  So many of the last lie
- * in shared memory: all, or the mix alone, or (N = 1) none. */
-enum { COLUMN_ROWS = 3 };
+/* A token: its rows (the last one is dy), its first element. */
+struct mix_token {
+	const struct mix_rows<MIX_MOST> *rows;
+	size_t at, d;
+	uint32_t n;
+};
 
-/* Shared memory before the stages, in floats. */
-static __host__ __device__ inline size_t
-fixed_floats(size_t d, size_t n, size_t threads, int shared_rows)
+template <typename T>
+static __device__ __forceinline__ float
+row_at(const struct mix_token &token, uint32_t j, size_t c)
 {
-	size_t sums = 2 * (n + 1) * (threads / 32), token = 5 * n + 3;
-
-	return ((size_t)shared_rows * d + sums + token + 3) / 4 * 4;
+	return wide(((const T *)token.rows->row.p[j])[token.at + c]);
 }
 
-/* g = dy w and x of a run; the last row of a token is dy. */
-template <typename T, int N, int MOST>
-static __device__ __forceinline__ void
-gradient_run(float *g, const float *w, const struct mix_token<T, N, MOST> &token, uint32_t n,
-	     size_t c)
+template <typename T>
+static __device__ __forceinline__ float
+mix_at(const float *share, const struct mix_token &token, size_t c)
 {
-	float u[N];
+	float x = 0;
 
-	mix_load(g, token, n, c);
-	run_load<float, N>(u, w + c);
-#pragma unroll
-	for (int k = 0; k < N; k++)
-		g[k] *= u[k];
-}
-
-/* The mix of each column, to mixed; sum of g x over the warp, to warps. */
-template <typename T, int N, int MOST>
-static __device__ __forceinline__ void
-mix_again(float *mixed, float *warps, const float *share, const float *w,
-	  const struct mix_token<T, N, MOST> &token, uint32_t n)
-{
-	float sum = 0;
-
-	for (size_t c = threadIdx.x * N; c < token.d; c += blockDim.x * N) {
-		float x[N], g[N], v[N];
-#pragma unroll
-		for (int k = 0; k < N; k++)
-			x[k] = 0;
 #pragma unroll 4
-		for (uint32_t j = 0; j < n; j++) {
-			float a = share[j];
-			mix_load(v, token, j, c);
-#pragma unroll
-			for (int k = 0; k < N; k++)
-				x[k] += a * v[k];
-		}
-		run_store<float, N>(mixed + c, x);
-		gradient_run(g, w, token, n, c);
-#pragma unroll
-		for (int k = 0; k < N; k++)
-			sum += g[k] * x[k];
-	}
-	sum = warp_sum(sum);
-	if (threadIdx.x % 32 == 0)
-		warps[2 * n * (blockDim.x / 32) + threadIdx.x / 32] = sum;
+	for (uint32_t j = 0; j < token.n; j++)
+		x += share[j] * row_at<T>(token, j, c);
+	return x;
 }
 
-/* <v_j, g> and <v_j, x> of all values, to warps. */
-template <typename T, int N, int MOST>
+/* <v_j, g> and <v_j, x> of all values, and <g, x> behind them, to warps. */
+template <typename T>
 static __device__ __forceinline__ void
-value_sums(float *warps, const float *mixed, const float *w,
-	   const struct mix_token<T, N, MOST> &token, uint32_t n)
+value_sums(float *warps, const float *share, const float *w, const struct mix_token &token)
 {
+	uint32_t n = token.n;
+	float gx = 0;
+
 	for (uint32_t j = 0; j < n; j += MIX_GROUP) {
 		float sums[2 * MIX_GROUP] = {0};
-		for (size_t c = threadIdx.x * N; c < token.d; c += blockDim.x * N) {
-			float g[N], x[N], v[N];
-			gradient_run(g, w, token, n, c);
-			run_load<float, N>(x, mixed + c);
+		for (size_t c = threadIdx.x; c < token.d; c += blockDim.x) {
+			float g = row_at<T>(token, n, c) * w[c], x = mix_at<T>(share, token, c);
+			gx += j == 0 ? g * x : 0.0f;
 #pragma unroll
 			for (int i = 0; i < MIX_GROUP; i++) {
 				if (j + i >= n)
 					continue;
-				mix_load(v, token, j + i, c);
-#pragma unroll
-				for (int k = 0; k < N; k++) {
-					sums[2 * i] += v[k] * g[k];
-					sums[2 * i + 1] += v[k] * x[k];
-				}
+				float v = row_at<T>(token, j + i, c);
+				sums[2 * i] += v * g;
+				sums[2 * i + 1] += v * x;
 			}
 		}
 		mix_put(warps, sums, j, n);
 	}
+	gx = warp_sum(gx);
+	if (threadIdx.x % 32 == 0)
+		warps[2 * n * (blockDim.x / 32) + threadIdx.x / 32] = gx;
 }
 
 /* By the first warp: what follows from the sums. */
@@ -131,93 +101,70 @@ slopes_of(const struct slopes &s, const float *warps, uint32_t n, size_t d)
 	}
 }
 
-/* What is added to the gradient of value j. */
-template <typename T, int N>
+/* Outputs of a token; sums [MIX_COLUMNS][d]. */
+template <typename T>
 static __device__ __forceinline__ void
-add_old(float *out, const T *from)
+outputs(float *sums, const struct mix_rows<MIX_MOST> &grads, const struct mix_vectors &vec,
+	const struct slopes &s, const struct mix_token &token, bool adds)
 {
-	float old[N];
+	uint32_t n = token.n;
 
-	run_load<T, N>(old, from);
-#pragma unroll
-	for (int k = 0; k < N; k++)
-		out[k] += old[k];
-}
-
-/* The gradients of the values in a run of columns, and e = sum_j scale_j v_j. */
-template <typename T, int N, int MOST>
-static __device__ __forceinline__ void
-value_gradients(float *e, const struct mix_rows<MOST> &grads, const struct vectors &vec,
-		const struct slopes &s, const float *dx, const float *gr,
-		const struct mix_token<T, N, MOST> &token, uint32_t n, size_t c, bool adds)
-{
-#pragma unroll 1
-	for (uint32_t first = 0; first < n; first += MIX_GROUP) {
-		float old[MIX_GROUP][N], v[N];
-#pragma unroll
-		for (int i = 0; i < MIX_GROUP; i++) {
-#pragma unroll
-			for (int k = 0; k < N; k++)
-				old[i][k] = 0;
-			if (adds && first + i + 1 < n)
-				run_load<T, N>(old[i],
-					       (const T *)grads.row.p[first + i] + token.at + c);
+	for (size_t c = threadIdx.x; c < token.d; c += blockDim.x) {
+		float x = mix_at<T>(s.stat, token, c), dy = row_at<T>(token, n, c), e = 0;
+		float dx = s.norm[0] * (dy * vec.w[c] - x * s.norm[1]);
+		float gr = vec.gamma[c] * vec.rho[c];
+#pragma unroll 4
+		for (uint32_t j = 0; j < n; j++) {
+			T *to = (T *)grads.row.p[j] + token.at + c;
+			float v = row_at<T>(token, j, c);
+			float out = s.stat[j] * dx + s.scale[j] * gr - s.shrink[j] * v;
+			e += s.scale[j] * v;
+			if (adds && j + 1 < n)
+				out += wide(*to);
+			for (int k = 0; k < 2; k++)
+				if (j + 1 == n && vec.addend[k])
+					out += wide(((const T *)vec.addend[k])[token.at + c]);
+			*to = narrow<T>(out);
 		}
-		if (first + MIX_GROUP >= n) {
-#pragma unroll
-			for (int i = 0; i < MIX_GROUP; i++)
-				for (int k = 0; k < 2; k++)
-					if (first + i + 1 == n && vec.addend[k])
-						add_old<T, N>(old[i], (const T *)vec.addend[k] +
-									      token.at + c);
-		}
-#pragma unroll
-		for (int i = 0; i < MIX_GROUP; i++) {
-			uint32_t j = first + i;
-			if (j >= n)
-				continue;
-			float share = s.stat[j], scale = s.scale[j], shrink = s.shrink[j];
-			mix_load(v, token, j, c);
-#pragma unroll
-			for (int k = 0; k < N; k++) {
-				e[k] += scale * v[k];
-				old[i][k] += share * dx[k] + scale * gr[k] - shrink * v[k];
-			}
-			run_store<T, N>((T *)grads.row.p[j] + token.at + c, old[i]);
-		}
+		sums[c] += dy * (x * s.norm[0]);
+		sums[token.d + c] += e;
 	}
 }
 
-/* Outputs of a token; sums [2][d] holds that of dy x r and that of e. */
-template <typename T, int N, int MOST>
-static __device__ __forceinline__ void
-outputs(float *sums, const float *mixed, const struct mix_rows<MOST> &grads,
-	const struct vectors &vec, const struct slopes &s,
-	const struct mix_token<T, N, MOST> &token, uint32_t n, bool adds)
+/* Shared memory of a block, in floats. */
+static inline size_t
+mix_bwd_floats(size_t n, size_t threads)
 {
-	float r = s.norm[0], rm = s.norm[1];
+	return 2 * (n + 1) * (threads / 32) + 5 * n + 3;
+}
 
-	for (size_t c = threadIdx.x * N; c < token.d; c += blockDim.x * N) {
-		float x[N], dy[N], g[N], gr[N], sum[N];
-		run_load<float, N>(x, mixed + c);
-		run_load<float, N>(sum, sums + c);
-		mix_load(dy, token, n, c);
-#pragma unroll
-		for (int k = 0; k < N; k++)
-			sum[k] += dy[k] * (x[k] * r);
-		run_store<float, N>(sums + c, sum);
-		run_load<float, N>(g, vec.w + c);
-#pragma unroll
-		for (int k = 0; k < N; k++)
-			x[k] = r * (dy[k] * g[k] - x[k] * rm);
-		run_load<float, N>(gr, vec.gamma + c);
-		run_load<float, N>(g, vec.rho + c);
-		run_load<float, N>(sum, sums + token.d + c);
-#pragma unroll
-		for (int k = 0; k < N; k++)
-			gr[k] *= g[k];
-		value_gradients<T, N>(sum, grads, vec, s, x, gr, token, n, c, adds);
-		run_store<float, N>(sums + token.d + c, sum);
+/* part: [gridDim.x][MIX_COLUMNS][d], the columns of each block. */
+template <typename T>
+static __global__ void
+mix_bwd_any(float *part, const __grid_constant__ struct mix_rows<MIX_MOST> rows,
+	    const __grid_constant__ struct mix_rows<MIX_MOST> grads,
+	    const __grid_constant__ struct mix_vectors vec, size_t t, size_t d, bool adds)
+{
+	extern __shared__ __align__(16) float shared[];
+	uint32_t n = rows.n - 1, len = 3 * n + 1;
+	float *sums = part + blockIdx.x * MIX_COLUMNS * d;
+	float *warps = shared, *own = warps + 2 * (n + 1) * (blockDim.x / 32);
+	struct slopes s = {own, own + len, own + len + n, own + len + 2 * n};
+
+	for (size_t c = threadIdx.x; c < d; c += blockDim.x)
+		sums[c] = sums[d + c] = 0;
+	for (size_t i = blockIdx.x; i < t; i += gridDim.x) {
+		struct mix_token token = {&rows, i * d, d, n};
+		for (size_t j = threadIdx.x; j < len; j += blockDim.x)
+			s.stat[j] = vec.stat[i * len + j];
+		__syncthreads();
+		value_sums<T>(warps, s.stat, vec.w, token);
+		__syncthreads();
+		if (threadIdx.x < 32)
+			slopes_of(s, warps, n, d);
+		__syncthreads();
+		outputs<T>(sums, grads, vec, s, token, adds);
+		__syncthreads();
 	}
 }
 

@@ -1,223 +1,181 @@
-/* Attention-residual mix and norm, forward: one pass over the values.  Thread blocks walk over tokens;
- * while one is worked on, the values of the next are copied to shared memory (mix.cuh). */
-#include <math.h>
-
+/* Attention-residual mix and norm, forward: one pass over the values, which a team of warps keeps in
+ * registers.  The trap: what is in flight is what the teams on a processor load before their first
+ * use, so registers decide between bandwidth and the number of values. */
 #include "../norm/rms_cuda.h"
-#include "mix.cuh"
+#include "mix_fwd.cuh"
 
-struct vectors {
-	const float *gamma, *rho, *w;
-};
+enum { THREADS = 256 };
 
-/* Shared memory of a block, in floats: the mix, gamma rho, sums, shares; then the stages. */
-static __host__ __device__ inline size_t
-mixed_floats(size_t d, size_t values, size_t threads, bool staged)
-{
-	size_t n = (staged ? 2 * d : 0) + 2 * values * (threads / 32) + values;
-
-	return (n + 3) / 4 * 4;
-}
-
-/* Squares and scores of all values, to warps. */
-template <typename T, int N, int MOST>
+/* Squares and scores of the values: sums[2j], sums[2j + 1]. */
+template <typename T, int VALUES, int PACKS>
 static __device__ __forceinline__ void
-score_sums(float *warps, const float *gr, const struct vectors &vec,
-	   const struct mix_token<T, N, MOST> &token, uint32_t n)
+score_packs(float *sums, const uint4 (*raw)[PACKS], const struct mix_vectors &vec, size_t d)
 {
-	for (uint32_t j = 0; j < n; j += MIX_GROUP) {
-		float sums[2 * MIX_GROUP] = {0};
-		for (size_t c = threadIdx.x * N; c < token.d; c += blockDim.x * N) {
-			float g[N], v[N];
-			if (N == 1)
-				g[0] = vec.gamma[c] * vec.rho[c];
-			else
-				run_load<float, N>(g, gr + c);
+	constexpr int N = k3_pack<T>::n;
+
 #pragma unroll
-			for (int i = 0; i < MIX_GROUP; i++) {
-				if (j + i >= n)
-					continue;
-				mix_load(v, token, j + i, c);
+	for (int j = 0; j < 2 * VALUES; j++)
+		sums[j] = 0;
 #pragma unroll
-				for (int k = 0; k < N; k++) {
-					sums[2 * i] += v[k] * v[k];
-					sums[2 * i + 1] += v[k] * g[k];
-				}
+	for (int i = 0; i < PACKS; i++) {
+		size_t c = (threadIdx.x + i * blockDim.x) * N;
+		float g[N], r[N], v[N];
+		if (c >= d)
+			continue;
+		run_load<float, N>(g, vec.gamma + c);
+		run_load<float, N>(r, vec.rho + c);
+#pragma unroll
+		for (int k = 0; k < N; k++)
+			g[k] *= r[k];
+#pragma unroll
+		for (int j = 0; j < VALUES; j++) {
+			mix_widen<T>(v, raw[j][i]);
+#pragma unroll
+			for (int k = 0; k < N; k++) {
+				sums[2 * j] += v[k] * v[k];
+				sums[2 * j + 1] += v[k] * g[k];
 			}
 		}
-		mix_put(warps, sums, j, n);
 	}
 }
 
-/* By the first warp: factors, scores and shares of n values, to stat [3n] and share. */
+/* Shares of n values from their sums, in all threads; the statistics to memory. */
+template <int VALUES>
 static __device__ __forceinline__ void
-shares(float *share, float *stat, const float *warps, uint32_t n, size_t d, float eps)
+softmax(float *share, float *stat, const float *sums, int n, size_t d, float eps)
 {
-	uint32_t lane = threadIdx.x;
 	float most = -INFINITY, sum = 0;
 
-	for (uint32_t j = lane; j < n; j += 32) {
-		float root = sqrtf(mix_get(warps, 2 * j) / (float)d + eps);
-		float s = mix_get(warps, 2 * j + 1) / root;
-		stat[n + j] = 1.0f / root;
-		stat[2 * n + j] = s;
-		share[j] = s;
-		most = fmaxf(most, s);
+#pragma unroll
+	for (int j = 0; j < VALUES; j++) {
+		float r = 1.0f / sqrtf(sums[2 * j] / (float)d + eps);
+		share[j] = j < n ? sums[2 * j + 1] * r : -INFINITY;
+		most = fmaxf(most, share[j]);
+		if (j < n && threadIdx.x == 0) {
+			stat[n + j] = r;
+			stat[2 * n + j] = share[j];
+		}
 	}
-	most = warp_max(most);
-	for (uint32_t j = lane; j < n; j += 32) {
-		share[j] = expf(share[j] - most);
+#pragma unroll
+	for (int j = 0; j < VALUES; j++) {
+		share[j] = j < n ? expf(share[j] - most) : 0.0f;
 		sum += share[j];
 	}
-	sum = warp_sum(sum);
-	for (uint32_t j = lane; j < n; j += 32) {
+#pragma unroll
+	for (int j = 0; j < VALUES; j++) {
 		share[j] /= sum;
-		stat[j] = share[j];
+		if (j < n && threadIdx.x == 0)
+			stat[j] = share[j];
 	}
 }
 
-template <typename T, int N, int MOST>
-static __device__ __forceinline__ void
-mix_run(float *x, const float *share, const struct mix_token<T, N, MOST> &token, uint32_t n,
-	size_t c)
-{
-#pragma unroll
-	for (int k = 0; k < N; k++)
-		x[k] = 0;
-#pragma unroll 4
-	for (uint32_t j = 0; j < n; j++) {
-		float v[N], a = share[j];
-		mix_load(v, token, j, c);
-#pragma unroll
-		for (int k = 0; k < N; k++)
-			x[k] += a * v[k];
-	}
-}
-
-/* The mix (kept in shared memory), its norm, the output. */
-template <typename T, int N, int MOST>
-static __device__ __forceinline__ void
-finish(T *y, float *factor, float *mixed, float *warps, const float *share, const float *w,
-       const struct mix_token<T, N, MOST> &token, uint32_t n, float eps)
-{
-	float x[N], u[N], square = 0;
-
-	for (size_t c = threadIdx.x * N; c < token.d; c += blockDim.x * N) {
-		mix_run(x, share, token, n, c);
-#pragma unroll
-		for (int k = 0; k < N; k++)
-			square += x[k] * x[k];
-		if (N > 1)
-			run_store<float, N>(mixed + c, x);
-	}
-	float r = 1.0f / sqrtf(block_sum(square, warps) / (float)token.d + eps);
-	if (threadIdx.x == 0)
-		*factor = r;
-	for (size_t c = threadIdx.x * N; c < token.d; c += blockDim.x * N) {
-		if (N > 1)
-			run_load<float, N>(x, mixed + c);
-		else
-			mix_run(x, share, token, n, c);
-		run_load<float, N>(u, w + c);
-#pragma unroll
-		for (int k = 0; k < N; k++)
-			x[k] = x[k] * r * u[k];
-		run_store<T, N>(y + token.at + c, x);
-	}
-}
-
-template <typename T, int N, int MOST>
+template <typename T, int VALUES>
 static __global__ void
-mix_fwd(T *y, float *stat, const __grid_constant__ struct mix_rows<MOST> rows,
-	const __grid_constant__ struct vectors vec, size_t t, size_t d, float eps, int stages)
+__launch_bounds__(THREADS)
+	mix_fwd(T *y, float *stat, const __grid_constant__ struct mix_rows<VALUES> rows,
+		const __grid_constant__ struct mix_vectors vec, size_t t, size_t d, float eps)
 {
-	extern __shared__ __align__(16) float shared[];
-	__shared__ float sums[32];
-	uint32_t n = rows.n;
-	float *mixed = shared, *gr = mixed + (N > 1 ? d : 0), *warps = gr + (N > 1 ? d : 0),
-	      *share = warps + 2 * n * (blockDim.x / 32);
-	T *stage = (T *)(shared + mixed_floats(d, n, blockDim.x, N > 1));
-	size_t len = 3 * (size_t)n + 1, stage_elems = n * d;
+	constexpr int N = k3_pack<T>::n, PACKS = mix_packs<VALUES>();
+	extern __shared__ float shared[];
+	float *part = shared + threadIdx.y * (blockDim.x / 32) * (2 * VALUES + 1);
+	size_t token = (size_t)blockIdx.x * blockDim.y + threadIdx.y;
+	int n = (int)rows.n;
+	uint4 raw[VALUES][PACKS];
+	float sums[2 * VALUES], share[VALUES], x[PACKS][N], square = 0;
 
-	for (size_t c = threadIdx.x * N; N > 1 && c < d; c += blockDim.x * N)
+	if (token >= t)
+		return;
+	stat += token * (3 * (size_t)n + 1);
+	mix_values<T, VALUES, PACKS>(raw, rows, token, d, n);
+	score_packs<T, VALUES, PACKS>(sums, raw, vec, d);
+	mix_narrow<VALUES, PACKS>(raw);
+	team_sums<2 * VALUES>(sums, part);
+	softmax<VALUES>(share, stat, sums, n, d, eps);
+#pragma unroll
+	for (int i = 0; i < PACKS; i++) {
+		mix_of<T, VALUES, PACKS>(x[i], raw, i, share);
+#pragma unroll
 		for (int k = 0; k < N; k++)
-			gr[c + k] = vec.gamma[c + k] * vec.rho[c + k];
-	mix_fetch<T, N>(stage, rows, blockIdx.x, t, d);
-	for (size_t i = blockIdx.x, turn = 0; i < t; i += gridDim.x, turn ^= 1) {
-		struct mix_token<T, N, MOST> token;
-		token.rows = &rows, token.at = i * d, token.d = d;
-		token.stage = stage + (stages > 1 ? turn * stage_elems : 0);
-		if (stages > 1)
-			mix_fetch<T, N>(stage + (turn ^ 1) * stage_elems, rows, i + gridDim.x, t,
-					d);
-		mix_wait(stages);
-		score_sums(warps, gr, vec, token, n);
-		__syncthreads();
-		if (threadIdx.x < 32)
-			shares(share, stat + i * len, warps, n, d, eps);
-		__syncthreads();
-		finish(y, stat + i * len + 3 * n, mixed, sums, share, vec.w, token, n, eps);
-		if (stages == 1)
-			mix_fetch<T, N>(stage, rows, i + gridDim.x, t, d);
+			square += x[i][k] * x[i][k];
+	}
+	team_sums<1>(&square, part + (blockDim.x / 32) * 2 * VALUES);
+	float r = 1.0f / sqrtf(square / (float)d + eps);
+	if (threadIdx.x == 0)
+		stat[3 * n] = r;
+#pragma unroll
+	for (int i = 0; i < PACKS; i++) {
+		size_t c = (threadIdx.x + i * blockDim.x) * N;
+		float w[N];
+		if (c >= d)
+			continue;
+		run_load<float, N>(w, vec.w + c);
+#pragma unroll
+		for (int k = 0; k < N; k++)
+			x[i][k] *= r * w[k];
+		pack_store(y + token * d + c, x[i]);
 	}
 }
 
-template <typename T, int N, int MOST>
-static void
-run(void *const *buf, const struct k3_mix_norm_fwd_args *a, const struct k3_cuda *cuda, int stages)
-{
-	uint32_t n = a->blocks.n + 1;
-	unsigned threads = mix_threads(a->d, N);
-	int resident;
-	size_t bytes = mixed_floats(a->d, n, threads, N > 1) * sizeof(float) +
-		       (N > 1 ? (size_t)stages * n * a->d * sizeof(T) : 0);
-	struct vectors vec = {(const float *)buf[a->gamma.first], (const float *)buf[a->rho.first],
-			      (const float *)buf[a->w.first]};
+template <int MOST>
+static struct mix_rows<MOST>
+rows_of(void *const *buf, const struct k3_mix_norm_fwd_args *a) {
 	struct mix_rows<MOST> rows;
 
 	rows.row = pointers_of<MOST>(buf, a->blocks.first, a->blocks.n);
 	rows.row.p[a->blocks.n] = buf[2];
-	rows.n = n;
-	K3_CUDA_CHECK(cudaFuncSetAttribute(
-		mix_fwd<T, N, MOST>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
-	K3_CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, mix_fwd<T, N, MOST>,
-								    (int)threads, bytes));
-	size_t blocks = (size_t)resident * cuda->processors;
-	mix_fwd<T, N, MOST><<<(unsigned)(a->t < blocks ? a->t : blocks), threads, bytes,
-			      (cudaStream_t)cuda->stream>>>((T *)buf[0], (float *)buf[1], rows, vec,
-							    a->t, a->d, a->eps, stages);
+	rows.n = a->blocks.n + 1;
+	return rows;
+}
+
+template <typename T, int VALUES>
+static void
+run(void *const *buf, const struct k3_mix_norm_fwd_args *a, const struct mix_vectors &vec,
+    unsigned team, cudaStream_t stream)
+{
+	unsigned teams = THREADS / team < TEAMS_MOST ? THREADS / team : TEAMS_MOST;
+	size_t shared = teams * (team / 32) * (2 * VALUES + 1) * sizeof(float);
+
+	mix_fwd<T, VALUES><<<blocks_for(a->t, teams), dim3(team, teams), shared, stream>>>(
+		(T *)buf[0], (float *)buf[1], rows_of<VALUES>(buf, a), vec, a->t, a->d, a->eps);
 	K3_CUDA_LAUNCHED("mix_fwd");
 }
 
-/* Stages of a token's values that fit in shared memory, two at most; 0: read from memory. */
 template <typename T>
-static int
-stages_of(void *const *buf, const struct k3_mix_norm_fwd_args *a)
+static void
+run_any(void *const *buf, const struct k3_mix_norm_fwd_args *a, const struct mix_vectors &vec,
+	const struct k3_cuda *cuda)
 {
-	const size_t n = k3_pack<T>::n, values = a->blocks.n + 1;
-	size_t fixed = mixed_floats(a->d, values, mix_threads(a->d, n), true) * sizeof(float),
-	       stage = values * a->d * sizeof(T);
+	unsigned threads = mix_threads(a->d);
+	size_t blocks = 8 * (size_t)cuda->processors, n = a->blocks.n + 1;
 
-	if (a->d % n || values > MIX_STAGED || !all_aligned(buf, 0, 3) ||
-	    !all_aligned(buf, a->blocks.first, a->blocks.n) || !all_aligned(buf, a->w.first, 1))
-		return 0;
-	return fixed + 2 * stage <= MIX_SHARED ? 2 : fixed + stage <= MIX_SHARED ? 1 : 0;
+	mix_fwd_any<T><<<(unsigned)(a->t < blocks ? a->t : blocks), threads,
+			 mix_fwd_floats(n, threads) * sizeof(float), (cudaStream_t)cuda->stream>>>(
+		(T *)buf[0], (float *)buf[1], rows_of<MIX_MOST>(buf, a), vec, a->t, a->d, a->eps);
+	K3_CUDA_LAUNCHED("mix_fwd_any");
 }
 
 template <typename T>
 static void
 mix_norm_fwd(void *const *buf, const struct k3_mix_norm_fwd_args *a, const struct k3_cuda *cuda)
 {
-	int stages = stages_of<T>(buf, a);
+	size_t values = a->blocks.n + 1;
+	unsigned team = all_aligned(buf, 0, a->n_buf) ? mix_team(a->d, sizeof(T), values) : 0;
 
 	if (a->t == 0 || a->d == 0)
 		return;
-	if (a->blocks.n == 0)
+	if (values == 1) {
 		k3_cuda_rms_fwd(cuda, k3_type<T>::id, buf[0], (float *)buf[1], 4, buf[2],
 				(const float *)buf[a->w.first], a->t, a->d, a->eps);
-	else if (stages)
-		run<T, k3_pack<T>::n, MIX_STAGED>(buf, a, cuda, stages);
+		return;
+	}
+	struct mix_vectors vec = {(const float *)buf[a->gamma.first],
+				  (const float *)buf[a->rho.first], (const float *)buf[a->w.first]};
+	if (team && values <= MIX_FEW)
+		run<T, MIX_FEW>(buf, a, vec, team, (cudaStream_t)cuda->stream);
+	else if (team)
+		run<T, MIX_VALUES>(buf, a, vec, team, (cudaStream_t)cuda->stream);
 	else
-		run<T, 1, MIX_MOST>(buf, a, cuda, 0);
+		run_any<T>(buf, a, vec, cuda);
 }
 
 K3_CUDA_BOTH(mix_norm_fwd, k3_mix_norm_fwd_args)

@@ -52,6 +52,8 @@ cuda_sources = \
 cuda_headers = \
 	codelets/attnres/mix.cuh \
 	codelets/attnres/mix_bwd.cuh \
+	codelets/attnres/mix_bwd_team.cuh \
+	codelets/attnres/mix_fwd.cuh \
 	codelets/cuda/attn.cuh \
 	codelets/cuda/attn.h \
 	codelets/cuda/attn_bwd_tensor.cuh \
@@ -66,11 +68,14 @@ cuda_headers = \
 	codelets/cuda/pointers.cuh \
 	codelets/cuda/runs.cuh \
 	codelets/cuda/situ.cuh \
+	codelets/cuda/team.cuh \
 	codelets/cuda/wgmma.cuh \
 	codelets/kda/kda_chunk.cuh \
 	codelets/kda/kda_conv.cuh \
+	codelets/kda/kda_conv_bwd.cuh \
 	codelets/kda/kda_local.cuh \
 	codelets/kda/kda_mma.cuh \
+	codelets/kda/kda_out.cuh \
 	codelets/kda/kda_ptx.cuh \
 	codelets/kda/kda_rows.cuh \
 	codelets/kda/kda_scan.cuh \
@@ -83,6 +88,7 @@ cuda_headers = \
 	codelets/moe/fast_situ.cuh \
 	codelets/moe/rows.cuh \
 	codelets/moe/wgmma.cuh \
+	codelets/norm/rms_any.cuh \
 	codelets/optim/flat.cuh \
 	codelets/optim/rng.cuh \
 	codelets/vit/gelu.cuh \

@@ -1,123 +1,154 @@
-/* RMSNorm of rows.  Forward, a warp has a row: no barrier, and the second look at the row comes from
- * the first-level cache.  Backward, a thread block walks over many rows, because the weight's gradient
- * is a sum over rows: each thread keeps its columns' sums in shared memory, and the blocks' sums are
- * added by a second kernel. */
+/* RMSNorm of rows.  A team of warps has a row in registers.  Backward, teams walk over rows, because the
+ * weight's gradient is a sum over rows: each keeps its columns' sums in shared memory, a thread block
+ * adds its teams', and a second kernel the blocks'.  Rows that are not aligned to 16 bytes, or too
+ * long, are looked at twice in memory. */
 #include "../cuda/runs.cuh"
-#include "rms_cuda.h"
+#include "../cuda/team.cuh"
+#include "rms_any.cuh"
 
-enum { THREADS = 256, ROWS = THREADS / 32, PARTS = 1056, PARTS_LEAST = 264 };
+enum { THREADS = 256, PACKS = 4, BLOCKS = 2, PROCESSORS = 132 };
+enum { PARTS = 1056, PARTS_LEAST = 264 };
 
-template <typename T, int N>
-static __device__ __forceinline__ float
-warp_square(const T *x, size_t d)
+/* The thread's packs of a row, zeros behind its end. */
+template <typename T>
+static __device__ __forceinline__ void
+row_packs(uint4 *raw, const T *x, size_t d)
 {
-	float sum = 0;
-
-#pragma unroll 4
-	for (size_t c = threadIdx.x % 32 * N; c < d; c += 32 * N) {
-		float v[N];
-		run_load<T, N>(v, x + c);
 #pragma unroll
-		for (int k = 0; k < N; k++)
-			sum += v[k] * v[k];
+	for (int i = 0; i < PACKS; i++) {
+		size_t c = (threadIdx.x + i * blockDim.x) * k3_pack<T>::n;
+		raw[i] = make_uint4(0, 0, 0, 0);
+		if (x && c < d)
+			raw[i] = *(const uint4 *)(x + c);
 	}
-	return warp_sum(sum);
 }
 
-/* again: factors are read, not made. */
-template <typename T, int N>
+template <typename T>
 static __global__ void
-rms_fwd(T *y, float *stat, size_t step, const T *x, const float *w, size_t n, size_t d, float eps,
-	bool again)
+__launch_bounds__(THREADS)
+	rms_fwd(T *y, struct factors f, const T *x, const float *w, size_t n, size_t d)
 {
-	size_t row = (size_t)blockIdx.x * ROWS + threadIdx.x / 32;
+	constexpr int N = k3_pack<T>::n;
+	__shared__ float part[TEAMS_MOST];
+	size_t row = (size_t)blockIdx.x * blockDim.y + threadIdx.y;
+	uint4 raw[PACKS];
+	float v[PACKS][N], square = 0, r;
 
 	if (row >= n)
 		return;
-	float *at = stat + row * step, r;
-	x += row * d;
-	y += row * d;
-	if (again)
-		r = at[step - 1];
-	else
-		r = 1.0f / sqrtf(warp_square<T, N>(x, d) / (float)d + eps);
-	if (!again && threadIdx.x % 32 < step)
-		at[threadIdx.x % 32] = threadIdx.x % 32 == step - 1 ? r
-				       : threadIdx.x % 32 == 0	    ? 1.0f
-								    : 0.0f;
-#pragma unroll 4
-	for (size_t c = threadIdx.x % 32 * N; c < d; c += 32 * N) {
-		float v[N], u[N];
-		run_load<T, N>(v, x + c);
+	row_packs(raw, x + row * d, d);
+#pragma unroll
+	for (int i = 0; i < PACKS; i++) {
+		pack_load(v[i], (const T *)&raw[i]);
+#pragma unroll
+		for (int k = 0; k < N; k++)
+			square += v[i][k] * v[i][k];
+	}
+	if (f.again) {
+		r = f.stat[(row + 1) * f.step - 1];
+	} else {
+		team_sums<1>(&square, part + threadIdx.y * (blockDim.x / 32));
+		r = 1.0f / sqrtf(square / (float)d + f.eps);
+		if (threadIdx.x == 0)
+			put_factor(f, row, r);
+	}
+#pragma unroll
+	for (int i = 0; i < PACKS; i++) {
+		size_t c = (threadIdx.x + i * blockDim.x) * N;
+		float u[N];
+		if (c >= d)
+			continue;
 		run_load<float, N>(u, w + c);
 #pragma unroll
 		for (int k = 0; k < N; k++)
-			v[k] = v[k] * r * u[k];
-		run_store<T, N>(y + c, v);
+			v[i][k] *= r * u[k];
+		pack_store(y + row * d + c, v[i]);
 	}
 }
 
-/* x += the run at `at` of an addend, or nothing. */
-template <typename T, int N>
+/* dx of a pack, and its part of dw. */
+template <typename T>
 static __device__ __forceinline__ void
-add_run(float *x, const void *addend, size_t at)
+pack_back(float *sum, const struct k3_cuda_rms_bwd &b, const uint4 &x, const uint4 &dy,
+	  const uint4 *addend, float r, float mean, size_t at, size_t c)
 {
-	float a[N];
+	constexpr int N = k3_pack<T>::n;
+	float v[N], g[N], u[N], s[N], more[N];
 
-	if (!addend)
-		return;
-	run_load<T, N>(a, (const T *)addend + at);
+	pack_load(v, (const T *)&x);
+	pack_load(g, (const T *)&dy);
+	run_load<float, N>(u, b.w + c);
+	run_load<float, N>(s, sum + c);
 #pragma unroll
-	for (int k = 0; k < N; k++)
-		x[k] += a[k];
+	for (int k = 0; k < N; k++) {
+		s[k] += g[k] * (v[k] * r);
+		v[k] = r * (g[k] * u[k] - v[k] * r * mean);
+	}
+	run_store<float, N>(sum + c, s);
+#pragma unroll
+	for (int a = 0; a < 2; a++) {
+		pack_load(more, (const T *)&addend[a * PACKS]);
+#pragma unroll
+		for (int k = 0; k < N; k++)
+			v[k] += more[k];
+	}
+	pack_store((T *)b.dx + at + c, v);
 }
 
-/* Row by row: the dot product of dn = dy w and x, then dx = r (dn - x r mean). */
-template <typename T, int N>
+/* The dot product of dn = dy w and x, then dx = r (dn - x r mean). */
+template <typename T>
 static __global__ void
-rms_bwd(float *part, const __grid_constant__ struct k3_cuda_rms_bwd b, bool in_shared)
+__launch_bounds__(THREADS, BLOCKS)
+	rms_bwd(float *part, const __grid_constant__ struct k3_cuda_rms_bwd b)
 {
+	constexpr int N = k3_pack<T>::n;
 	extern __shared__ __align__(16) float shared[];
-	__shared__ float warps[32];
-	size_t d = b.d, first = threadIdx.x * N, stride = blockDim.x * N;
-	float *mine = part + blockIdx.x * d, *sum = in_shared ? shared : mine;
+	__shared__ float warps[2][TEAMS_MOST];
+	size_t d = b.d, team = threadIdx.y, turn = 0;
+	float *sum = shared + team * d;
 
-	for (size_t c = first; c < d; c += stride)
-		for (int k = 0; k < N; k++)
-			sum[c + k] = 0;
-	for (size_t row = blockIdx.x; row < b.n; row += gridDim.x) {
-		const T *x = (const T *)b.x + row * d, *dy = (const T *)b.dy + row * d;
-		float r = b.stat[row * b.step + b.step - 1], dot = 0;
-		for (size_t c = first; c < d; c += stride) {
+	for (size_t c = threadIdx.x; c < d; c += blockDim.x)
+		sum[c] = 0;
+	team_sync();
+	for (size_t row = (size_t)blockIdx.x * blockDim.y + team; row < b.n;
+	     row += (size_t)gridDim.x * blockDim.y, turn ^= 1) {
+		uint4 x[PACKS], dy[PACKS], addend[2 * PACKS];
+		float r = b.stat[(row + 1) * b.step - 1], dot = 0;
+		row_packs(x, (const T *)b.x + row * d, d);
+		row_packs(dy, (const T *)b.dy + row * d, d);
+		for (int a = 0; a < 2; a++)
+			row_packs(addend + a * PACKS,
+				  b.addend[a] ? (const T *)b.addend[a] + row * d : (const T *)NULL,
+				  d);
+#pragma unroll
+		for (int i = 0; i < PACKS; i++) {
+			size_t c = (threadIdx.x + i * blockDim.x) * N;
 			float v[N], g[N], u[N];
-			run_load<T, N>(v, x + c);
-			run_load<T, N>(g, dy + c);
+			if (c >= d)
+				continue;
+			pack_load(v, (const T *)&x[i]);
+			pack_load(g, (const T *)&dy[i]);
 			run_load<float, N>(u, b.w + c);
 #pragma unroll
 			for (int k = 0; k < N; k++)
 				dot += g[k] * u[k] * v[k];
 		}
-		float mean = block_sum(dot, warps) * r / (float)d;
-		for (size_t c = first; c < d; c += stride) {
-			float v[N], g[N], u[N], s[N];
-			run_load<T, N>(v, x + c);
-			run_load<T, N>(g, dy + c);
-			run_load<float, N>(u, b.w + c);
-			run_load<float, N>(s, sum + c);
+		team_sums<1>(&dot, warps[turn] + team * (blockDim.x / 32));
 #pragma unroll
-			for (int k = 0; k < N; k++) {
-				s[k] += g[k] * (v[k] * r);
-				v[k] = r * (g[k] * u[k] - v[k] * r * mean);
-			}
-			run_store<float, N>(sum + c, s);
-			add_run<T, N>(v, b.addend[0], row * d + c);
-			add_run<T, N>(v, b.addend[1], row * d + c);
-			run_store<T, N>((T *)b.dx + row * d + c, v);
+		for (int i = 0; i < PACKS; i++) {
+			size_t c = (threadIdx.x + i * blockDim.x) * N;
+			if (c < d)
+				pack_back<T>(sum, b, x[i], dy[i], addend + i, r, dot * r / (float)d,
+					     row * d, c);
 		}
 	}
-	for (size_t c = first; in_shared && c < d; c += stride)
-		for (int k = 0; k < N; k++)
-			mine[c + k] = sum[c + k];
+	__syncthreads();
+	for (size_t c = team * blockDim.x + threadIdx.x; c < d; c += blockDim.x * blockDim.y) {
+		float all = 0;
+		for (unsigned k = 0; k < blockDim.y; k++)
+			all += shared[k * d + c];
+		part[blockIdx.x * d + c] = all;
+	}
 }
 
 struct column_sums {
@@ -174,29 +205,39 @@ k3_cuda_column_sums(const struct k3_cuda *cuda, const struct k3_cuda_column_sum 
 	K3_CUDA_LAUNCHED("column_sums");
 }
 
-/* Rows of 16-byte packs at aligned addresses? */
+/* Aligned to 16 bytes? */
 static bool
-packs_fit(const void *a, const void *b, const void *c, const void *d, size_t row_bytes)
+packs_fit(const void *a, const void *b, const void *c, const void *d)
 {
-	return (((uintptr_t)a | (uintptr_t)b | (uintptr_t)c | (uintptr_t)d | row_bytes) & 15) == 0;
+	return (((uintptr_t)a | (uintptr_t)b | (uintptr_t)c | (uintptr_t)d) & 15) == 0;
+}
+
+/* Threads of a team for a row, 0: it does not fit. */
+static unsigned
+team_of(size_t d, size_t unit)
+{
+	unsigned threads = team_threads(d / (16 / unit), PACKS);
+
+	return d % (16 / unit) == 0 && threads <= THREADS ? threads : 0;
 }
 
 template <typename T>
 static void
-forward(const struct k3_cuda *cuda, void *y, float *stat, size_t step, const void *x,
-	const float *w, size_t n, size_t d, float eps, bool again)
+forward(const struct k3_cuda *cuda, void *y, const struct factors &f, const void *x, const float *w,
+	size_t n, size_t d)
 {
-	unsigned blocks = blocks_for(n, ROWS);
+	unsigned team = packs_fit(y, x, w, NULL) ? team_of(d, sizeof(T)) : 0;
 	cudaStream_t stream = (cudaStream_t)cuda->stream;
 
 	if (n == 0 || d == 0)
 		return;
-	if (packs_fit(y, x, w, NULL, d * sizeof(T)))
-		rms_fwd<T, k3_pack<T>::n><<<blocks, THREADS, 0, stream>>>(
-			(T *)y, stat, step, (const T *)x, w, n, d, eps, again);
+	if (team)
+		rms_fwd<T>
+			<<<blocks_for(n, THREADS / team), dim3(team, THREADS / team), 0, stream>>>(
+				(T *)y, f, (const T *)x, w, n, d);
 	else
-		rms_fwd<T, 1><<<blocks, THREADS, 0, stream>>>((T *)y, stat, step, (const T *)x, w,
-							      n, d, eps, again);
+		rms_fwd_any<T><<<blocks_for(n, RMS_ROWS), 32 * RMS_ROWS, 0, stream>>>(
+			(T *)y, f, (const T *)x, w, n, d);
 	K3_CUDA_LAUNCHED("rms_fwd");
 }
 
@@ -204,66 +245,78 @@ extern "C" void
 k3_cuda_rms_fwd(const struct k3_cuda *cuda, enum k3_cuda_type type, void *y, float *stat,
 		size_t step, const void *x, const float *w, size_t n, size_t d, float eps)
 {
+	struct factors f = {stat, step, eps, false};
+
 	if (type == K3_CUDA_BF16)
-		forward<k3_bf16>(cuda, y, stat, step, x, w, n, d, eps, false);
+		forward<k3_bf16>(cuda, y, f, x, w, n, d);
 	else
-		forward<float>(cuda, y, stat, step, x, w, n, d, eps, false);
+		forward<float>(cuda, y, f, x, w, n, d);
 }
 
 extern "C" void
 k3_cuda_rms_again(const struct k3_cuda *cuda, enum k3_cuda_type type, void *y, const float *stat,
 		  size_t step, const void *x, const float *w, size_t n, size_t d)
 {
-	float *at = (float *)(uintptr_t)stat; /* read alone */
+	struct factors f = {(float *)(uintptr_t)stat, step, 0, true}; /* read alone */
 
 	if (type == K3_CUDA_BF16)
-		forward<k3_bf16>(cuda, y, at, step, x, w, n, d, 0, true);
+		forward<k3_bf16>(cuda, y, f, x, w, n, d);
 	else
-		forward<float>(cuda, y, at, step, x, w, n, d, 0, true);
+		forward<float>(cuda, y, f, x, w, n, d);
+}
+
+/* Blocks of the backward, all resident on an H200. */
+static size_t
+parts_of(size_t n, size_t d, unsigned team)
+{
+	size_t teams = team ? THREADS / team : 1, parts = (n + teams - 1) / teams;
+
+	if (!team)
+		return k3_cuda_row_parts(n, d);
+	return parts < BLOCKS * PROCESSORS ? parts : (size_t)BLOCKS * PROCESSORS;
 }
 
 extern "C" size_t
 k3_cuda_rms_bwd_scratch(size_t n, size_t d)
 {
-	return k3_cuda_row_parts(n, d) * d * sizeof(float);
+	size_t any = k3_cuda_row_parts(n, d), f32 = parts_of(n, d, team_of(d, sizeof(float))),
+	       bf16 = parts_of(n, d, team_of(d, sizeof(k3_bf16))), most = f32 > bf16 ? f32 : bf16;
+
+	return (any > most ? any : most) * d * sizeof(float);
 }
 
-template <typename T, int N>
-static void
-backward(const struct k3_cuda *cuda, const struct k3_cuda_rms_bwd *b, float *part, size_t parts)
-{
-	size_t packs = (b->d + N - 1) / N, threads = (packs + 31) / 32 * 32;
-	size_t bytes = b->d * sizeof(float);
-	bool in_shared = bytes <= 48 << 10;
-
-	threads = threads < THREADS ? threads : (size_t)THREADS;
-	rms_bwd<T, N><<<(unsigned)parts, (unsigned)threads, in_shared ? bytes : 0,
-			(cudaStream_t)cuda->stream>>>(part, *b, in_shared);
-	K3_CUDA_LAUNCHED("rms_bwd");
-}
-
+/* The number of parts. */
 template <typename T>
-static void
-backward_of(const struct k3_cuda *cuda, const struct k3_cuda_rms_bwd *b, float *part, size_t parts)
+static size_t
+backward(const struct k3_cuda *cuda, const struct k3_cuda_rms_bwd *b, float *part)
 {
-	if (packs_fit(b->dx, b->dy, b->x, b->w, b->d * sizeof(T)) &&
-	    packs_fit(b->addend[0], b->addend[1], part, NULL, 0))
-		backward<T, k3_pack<T>::n>(cuda, b, part, parts);
-	else
-		backward<T, 1>(cuda, b, part, parts);
+	bool fit = packs_fit(b->dx, b->dy, b->x, b->w) &&
+		   packs_fit(b->addend[0], b->addend[1], part, NULL);
+	unsigned team = fit ? team_of(b->d, sizeof(T)) : 0;
+	size_t parts = parts_of(b->n, b->d, team), bytes = b->d * sizeof(float);
+	cudaStream_t stream = (cudaStream_t)cuda->stream;
+
+	if (parts == 0 || b->d == 0)
+		return parts;
+	if (team) {
+		bytes *= THREADS / team;
+		rms_bwd<T>
+			<<<(unsigned)parts, dim3(team, THREADS / team), bytes, stream>>>(part, *b);
+	} else {
+		rms_bwd_any<T><<<(unsigned)parts, THREADS, 0, stream>>>(part, *b);
+	}
+	K3_CUDA_LAUNCHED("rms_bwd");
+	return parts;
 }
 
 extern "C" void
 k3_cuda_rms_bwd(const struct k3_cuda *cuda, enum k3_cuda_type type, const struct k3_cuda_rms_bwd *b)
 {
 	float *part = (float *)cuda->scratch;
-	size_t parts = k3_cuda_row_parts(b->n, b->d);
+	size_t parts = type == K3_CUDA_BF16 ? backward<k3_bf16>(cuda, b, part)
+					    : backward<float>(cuda, b, part);
 	struct k3_cuda_column_sum sum = {b->dw, NULL, part, b->accumulate};
 
-	if (parts && b->d && type == K3_CUDA_BF16)
-		backward_of<k3_bf16>(cuda, b, part, parts);
-	else if (parts && b->d)
-		backward_of<float>(cuda, b, part, parts);
 	if (parts || !b->accumulate)
 		k3_cuda_column_sums(cuda, &sum, 1, parts, b->d, b->d);
 }

@@ -1,0 +1,52 @@
+/* Teams: the threads of a block that share threadIdx.y, whole warps, work on a row of memory
+ * together.  A team of one warp needs no barrier. */
+#ifndef K3_CUDA_TEAM_CUH
+#define K3_CUDA_TEAM_CUH
+#include "device.cuh"
+
+enum { TEAMS_MOST = 8 };
+
+/** Waits for the team; it has a barrier of its own. */
+static __device__ __forceinline__ void
+team_sync(void)
+{
+	asm volatile("bar.sync %0, %1;" : : "r"(1 + threadIdx.y), "r"(blockDim.x) : "memory");
+}
+
+/**
+ * N sums over the team, in all its threads.
+ * @param part  shared, [warps of the team][N]; the next call has to take another one
+ */
+template <int N>
+static __device__ __forceinline__ void
+team_sums(float *x, float *part)
+{
+	unsigned warp = threadIdx.x / 32, warps = blockDim.x / 32;
+
+#pragma unroll
+	for (int i = 0; i < N; i++)
+		x[i] = warp_sum(x[i]);
+	if (warps == 1)
+		return;
+	if (threadIdx.x % 32 == 0)
+#pragma unroll
+		for (int i = 0; i < N; i++)
+			part[warp * N + i] = x[i];
+	team_sync();
+#pragma unroll
+	for (int i = 0; i < N; i++)
+		x[i] = 0;
+	for (unsigned k = 0; k < warps; k++)
+#pragma unroll
+		for (int i = 0; i < N; i++)
+			x[i] += part[k * N + i];
+}
+
+/** Threads of a team for rows of `packs` packs, `each` to a thread at most. */
+static inline unsigned
+team_threads(size_t packs, size_t each)
+{
+	return (unsigned)((packs + 32 * each - 1) / (32 * each) * 32);
+}
+
+#endif
