@@ -1,304 +1,297 @@
 /* KDA's convolution on CUDA, backward; kda_conv_cpu.c has the formulas and traps.
  *
- * A warp walks over some positions of a head of q, k or v, a lane has N neighbouring channels.  At
- * position m it forms da (through norm and SiLU), adds it to the TAPS input gradients that it takes
- * part in, and lets go of the one that is then complete.  A strip begins afresh, so it walks on
- * over TAPS-1 positions of the next; gradients of the taps leave as one part per strip.  Fewer taps
- * than TAPS have zeros in front.
+ * Fast: lanes as in kda_conv.cuh, walk as in kda_conv_bwd.cuh.  It reads three quarters of what the
+ * task has: q, k and v follow from their inputs and factors, which are there anyway.
  */
-#include "kda_conv.cuh"
+#include "../cuda/pointers.cuh"
+#include "../norm/rms_cuda.h"
+#include "kda_conv_bwd.cuh"
 
-enum { WARPS = 4, THREADS = 32 * WARPS, ROWS = 64 };
+/* Walkers: a constant, so that the order of sums is that of an H200 everywhere. */
+enum {
+	WARPS = CONV_BWD_WARPS,
+	THREADS = CONV_BWD_THREADS,
+	BLOCKS = 2,
+	WALKERS = 132 * BLOCKS * WARPS
+};
+enum { ANY_ROWS = 64 };
 
-struct conv_bwd {
-	struct conv c;
-	const void *y; /* qkv */
-	const float *rstd;
-	const void *dhalo_out;
-	void *dx, *dhalo_in;
-	float *part;		/* [strips, 3P, taps] */
-	size_t group_heads, h0; /* heads h0 .. h0+group_heads-1 have their gradients in dy */
-	const void *dy;
+/* Number b of four positions has its data at [b]; the taps' gradients are those of the strip. */
+template <int N> struct walk {
+	float w[CONV_TAPS][N], dw[CONV_TAPS][N], u[CONV_TAPS][N], du[CONV_TAPS][N];
 };
 
-/* What a warp works on. */
-struct strip {
-	int lane, i0, i1, valid, segments, last_lo;
-	size_t head, part, heads, col, dcol,
-		ch; /* heads: of the group; ch: channel inside the head */
-	bool live;  /* the lane has channels */
+/* What is under way to a warp. */
+struct ring {
+	uint4 u[CONV_AHEAD][32], dy[CONV_AHEAD][32];
+	float r[CONV_AHEAD][32];
 };
 
-/* da of position m; a: convolution there. */
-template <typename T, int N>
+/* Where a lane reads. */
+template <typename T> struct source {
+	const T *u, *dy;
+	const float *r;
+	uint32_t u_pitch, dy_pitch, r_pitch;
+	int lanes;
+	bool normed, sums; /* sums: some lane of the warp has a norm */
+};
+
+/* Begins to copy what position q needs; always one group of copies, even of nothing. */
+template <typename T>
 static __device__ __forceinline__ void
-da_at(float *da, const float *a, const struct conv_bwd &b, const struct strip &s, size_t row)
+fetch(struct ring *to, int slot, const struct source<T> &from, const struct conv_rows &rows, int q,
+      int hi)
 {
-	const T *y = (const T *)b.y + row * 3 * b.c.p,
-		*dy = (const T *)b.dy + row * s.heads * 3 * b.c.k;
-	float vy[N], vdy[N], dot = 0, r = 1;
+	int lane = (int)(threadIdx.x % 32);
 
-#pragma unroll
-	for (int k = 0; k < N; k++)
-		vy[k] = vdy[k] = 0;
-	if (s.part < 2 && b.c.k > 32 * N) {
-		for (size_t ch = (size_t)s.lane * N; ch < b.c.k; ch += 32 * N) {
-			conv_load<T, N>(vy, y + s.col + ch);
-			conv_load<T, N>(vdy, dy + s.dcol + ch);
-#pragma unroll
-			for (int k = 0; k < N; k++)
-				dot += vy[k] * vdy[k];
-		}
+	if (q < hi) {
+		uint32_t row = conv_row(rows, q);
+		__pipeline_memcpy_async(&to->u[slot][lane], from.u + conv_before(row, from.u_pitch),
+					sizeof(uint4));
+		__pipeline_memcpy_async(&to->dy[slot][lane],
+					from.dy + conv_before(row, from.dy_pitch), sizeof(uint4));
+		if (from.sums)
+			__pipeline_memcpy_async(&to->r[slot][lane],
+						from.r + conv_before(row, from.r_pitch),
+						sizeof(float));
 	}
-	if (s.live) {
-		conv_load<T, N>(vy, y + s.col + s.ch);
-		conv_load<T, N>(vdy, dy + s.dcol + s.ch);
-	}
-	if (s.part < 2) {
-		r = b.rstd[row * 2 * b.c.h + s.head];
-		if (b.c.k <= 32 * N)
-#pragma unroll
-			for (int k = 0; k < N; k++)
-				dot += vy[k] * vdy[k];
-		dot = warp_sum(dot);
-	}
+	__pipeline_commit();
+}
+
+/* da from dy, through y = r s and s = a sigmoid(a), with a the convolution of four inputs. */
+template <int N>
+static __device__ __forceinline__ void
+gradient(float *da, float r, const float (*w)[N], const float *u0, const float *u1, const float *u2,
+	 const float *u3, int lanes, bool normed, bool sums)
+{
+	float s[N], slope[N], dot = 0;
+
 #pragma unroll
 	for (int k = 0; k < N; k++) {
-		float z = sigmoid(a[k]);
+		float a = w[0][k] * u0[k] + w[1][k] * u1[k];
 
-		da[k] = r * (vdy[k] - dot * vy[k]) * (z + a[k] * z * (1.0f - z));
+		a += w[2][k] * u2[k];
+		a += w[3][k] * u3[k];
+		float z = sigmoid(a);
+		s[k] = a * z;
+		slope[k] = z + s[k] * (1.0f - z);
+		dot += da[k] * s[k];
+	}
+	if (sums)
+		dot = conv_head_sum(dot, lanes) * r * r;
+	if (!normed)
+		dot = 0;
+#pragma unroll
+	for (int k = 0; k < N; k++)
+		da[k] = r * (da[k] - dot * s[k]) * slope[k];
+}
+
+/* Adds da of the position number b to everything that it takes part in. */
+template <int N>
+static __device__ __forceinline__ void
+add_gradient(struct walk<N> *x, const float *da, int b, bool own)
+{
+#pragma unroll
+	for (int j = 0; j < CONV_TAPS; j++)
+#pragma unroll
+		for (int k = 0; k < N; k++)
+			x->du[(b + 1 + j) % 4][k] += x->w[j][k] * da[k];
+	if (!own)
+		return;
+#pragma unroll
+	for (int j = 0; j < CONV_TAPS; j++)
+#pragma unroll
+		for (int k = 0; k < N; k++)
+			x->dw[j][k] += x->u[(b + 1 + j) % 4][k] * da[k];
+}
+
+/* The input gradients of the last positions of lo .. hi-1 are complete. */
+template <typename T, int N>
+static __device__ __forceinline__ void
+let_rest_go(struct walk<N> *x, const struct conv_bwd &b, const struct conv_strip &s,
+	    const int32_t *order, int lo, int hi)
+{
+#pragma unroll
+	for (int i = 0; i < 4; i++) {
+		int n = hi - 1 - ((hi - 1 - lo - i) & 3);
+		if (n >= lo && n > hi - CONV_TAPS)
+			conv_let_go<T, N>(x->du[i], b, s, order, n);
 	}
 }
 
-/* Input gradient of position n is complete. */
+/* Positions lo .. hi-1 of a document; those from the strip's end on belong to the next strip. */
 template <typename T, int N>
 static __device__ __forceinline__ void
-let_go(float *du, const struct conv_bwd &b, const struct strip &s, const int32_t *order, int n)
+walk_document(struct walk<N> *x, struct ring *ring, const struct conv_bwd &b,
+	      const struct conv_strip &s, const struct source<T> &from, int lo, int hi)
 {
-	int last = b.c.taps - 1, slot = n - (s.valid - last);
-	size_t width = 3 * b.c.p, at = s.col + s.ch;
+	struct conv_rows rows = conv_rows_of(conv_order(b.c.layout), lo, hi);
+	T *dx = (T *)b.dx + s.col;
+	int lane = (int)(threadIdx.x % 32);
 
-	if (!s.live || n >= s.i1 || n < (s.i0 ? s.i0 : -last) || (n < 0 && !b.dhalo_in))
-		return;
-	bool comes_back = b.dhalo_out && slot >= 0 && (n >= s.last_lo || s.segments <= 1);
-	bool held = n >= 0 || s.segments == 0 || -n <= b.c.layout[K3_TL_HIST_IN];
-	float back[N];
-	if (comes_back)
-		conv_load<T, N>(back, (const T *)b.dhalo_out + (size_t)slot * width + at);
 #pragma unroll
-	for (int k = 0; k < N; k++)
-		du[k] = held ? du[k] + (comes_back ? back[k] : 0.0f) : 0.0f;
-	conv_store<T, N>(n >= 0 ? (T *)b.dx + (size_t)order[n] * width + at
-				: (T *)b.dhalo_in + (size_t)(last + n) * width + at,
-			 du);
-}
+	for (int i = 0; i < CONV_AHEAD; i++)
+		fetch(ring, i, from, rows, lo + i, hi);
+#pragma unroll
+	for (int i = 0; i < CONV_TAPS; i++)
+#pragma unroll
+		for (int k = 0; k < N; k++)
+			x->du[i][k] = 0;
+	for (int m = lo, turn = 0; m < hi; m += 4, turn ^= 4) {
+#pragma unroll
+		for (int i = 0; i < 4; i++) {
+			const int done = (i + 1) % 4; /* position m + i - 3 is complete */
+			float da[N], r = 1;
 
-template <typename T, int N>
-static __device__ __forceinline__ void
-input_at(float *u, const struct conv_bwd &b, const struct conv_place &x, const struct strip &s,
-	 const int32_t *order, int q)
-{
+			if (m + i >= hi)
+				break;
+			__pipeline_wait_prior(CONV_AHEAD - 1);
+			run_load<T, N>(x->u[i], (const T *)&ring->u[turn + i][lane]);
+			run_load<T, N>(da, (const T *)&ring->dy[turn + i][lane]);
+			if (from.sums)
+				r = from.normed ? ring->r[turn + i][lane] : 1.0f;
+			fetch(ring, turn + i, from, rows, m + i + CONV_AHEAD, hi);
+			gradient<N>(da, r, x->w, x->u[(i + 1) % 4], x->u[(i + 2) % 4],
+				    x->u[(i + 3) % 4], x->u[i], from.lanes, from.normed, from.sums);
+			add_gradient<N>(x, da, i, m + i < s.i1);
+			if ((i == 3 || m > lo) && s.live)
+				run_store<T, N>(
+					dx + conv_before(conv_row(rows, m + i - 3), from.u_pitch),
+					x->du[done]);
 #pragma unroll
-	for (int k = 0; k < N; k++)
-		u[k] = 0;
-	if (s.live && conv_has(b.c, x, q))
-		conv_load<T, N>(u, conv_input<T>(b.c, order, q) + s.col + s.ch);
-}
-
-template <typename T, int N, int TAPS>
-static __device__ void
-walk(const struct conv_bwd &b, const struct strip &s, const float (*w)[N], float (*dw)[N])
-{
-	const int32_t *order = conv_order(b.c.layout);
-	float u[TAPS][N] = {}, du[TAPS][N] = {};
-	struct conv_place x = {0, 0, 0};
-
-	if (s.i0 < s.valid)
-		x = conv_locate(b.c.layout, s.i0);
-#pragma unroll
-	for (int j = 0; j < TAPS - 1; j++)
-		if (s.i0 < s.valid && s.i0 - (TAPS - 1) + j >= -(b.c.taps - 1))
-			input_at<T, N>(u[j], b, x, s, order, s.i0 - (TAPS - 1) + j);
-	for (int m = s.i0; m < s.i1 + TAPS - 1; m++) {
-		float a[N] = {}, da[N] = {};
-
-		if (m < s.valid) {
-			if (m >= x.hi) {
-				x = conv_locate(b.c.layout, m);
-#pragma unroll
-				for (int j = 0; j < TAPS - 1; j++)
-#pragma unroll
-					for (int k = 0; k < N; k++)
-						u[j][k] = 0;
-			}
-			input_at<T, N>(u[TAPS - 1], b, x, s, order, m);
-#pragma unroll
-			for (int j = 0; j < TAPS; j++)
-#pragma unroll
-				for (int k = 0; k < N; k++)
-					a[k] += w[j][k] * u[j][k];
-			da_at<T, N>(da, a, b, s, (size_t)order[m]);
+			for (int k = 0; k < N; k++)
+				x->du[done][k] = 0;
 		}
-#pragma unroll
-		for (int j = 0; j < TAPS; j++) {
-			bool here = m < s.valid && conv_has(b.c, x, m - (TAPS - 1) + j);
-#pragma unroll
-			for (int k = 0; k < N; k++) {
-				du[j][k] += here ? w[j][k] * da[k] : 0.0f;
-				dw[j][k] += m < s.i1 ? u[j][k] * da[k] : 0.0f;
-			}
-		}
-		let_go<T, N>(du[0], b, s, order, m - (TAPS - 1));
-#pragma unroll
-		for (int j = 0; j < TAPS; j++)
-#pragma unroll
-			for (int k = 0; k < N; k++) {
-				du[j][k] = j + 1 < TAPS ? du[(j + 1) % TAPS][k] : 0.0f;
-				u[j][k] = j + 1 < TAPS ? u[(j + 1) % TAPS][k] : 0.0f;
-			}
 	}
+	__pipeline_wait_prior(0);
+	let_rest_go<T, N>(x, b, s, rows.order, lo, hi);
 }
 
 template <typename T, int N>
-static __device__ __forceinline__ void
-clear_holes(const struct conv_bwd &b, const struct strip &s)
+static __global__ void
+__launch_bounds__(THREADS, BLOCKS)
+	conv_bwd_fast(const __grid_constant__ struct conv_bwd b, int lanes)
 {
-	const float zero[4] = {0, 0, 0, 0};
-	int end = s.i0 + ROWS < (int)b.c.t ? s.i0 + ROWS : (int)b.c.t;
+	size_t job = (size_t)blockIdx.x * WARPS + threadIdx.x / 32, lane = threadIdx.x % 32;
+	size_t groups = (3 * b.heads * lanes + 31) / 32, first = (job % groups * 32 + lane) * N;
+	struct conv_lanes l = conv_lanes_at(b.c, first, b.h0, b.heads);
+	struct conv_strip s = conv_strip_at(b, job / groups, l.col, l.live);
+	bool normed = l.part < 2;
+	struct source<T> from = {
+		(const T *)b.c.u + l.col,
+			(const T *)b.dy + (l.live ? first : 0), b.rstd + (normed ? l.head : 0),
+			(uint32_t)(3 * b.c.p), (uint32_t)(3 * b.heads * b.c.k),
+			(uint32_t)(2 * b.c.h), lanes, normed, __any_sync(0xffffffffu, normed) != 0
+	};
+	__shared__ struct ring rings[WARPS];
+	struct walk<N> x = {
+	};
 
-	for (int i = s.i0; s.live && i < end; i++)
-		if (conv_doc(b.c.layout)[i] == 0)
-			conv_store<T, N>((T *)b.dx + (size_t)i * 3 * b.c.p + s.col + s.ch, zero);
+	if (s.i0 >= (int)b.c.t)
+		return;
+	conv_clear_holes<T, N>(b, s);
+	conv_taps_load<N>(x.w, b.c, l);
+	int stop = s.i1 + CONV_TAPS - 1 < s.valid ? s.i1 + CONV_TAPS - 1 : s.valid;
+	for (int lo = s.i0; lo < s.i1;) {
+		struct conv_place doc = conv_locate(b.c.layout, lo);
+		int hi = doc.hi < stop ? doc.hi : stop;
+		conv_window<T, N>(x.u, b.c, l, doc, conv_order(b.c.layout), lo);
+		walk_document<T, N>(&x, &rings[threadIdx.x / 32], b, s, from, lo, hi);
+		lo = hi;
+	}
+	float4 *part = (float4 *)(b.part + (job / groups * 3 * b.c.p + l.col) * CONV_TAPS);
+#pragma unroll
+	for (int k = 0; k < N; k++)
+		if (l.live)
+			part[k] = make_float4(x.dw[0][k], x.dw[1][k], x.dw[2][k], x.dw[3][k]);
 }
 
-/* One warp a strip, a head of the group in q, k or v, and 32 N channels of it. */
-template <typename T, int N, int TAPS>
-static __global__ void
-__launch_bounds__(THREADS) conv_bwd(struct conv_bwd b)
+/* Heads of a launch. */
+static size_t
+group_of(const struct k3_kda_conv_args *a)
 {
-	size_t job = (size_t)blockIdx.x * WARPS + (threadIdx.x >> 5), left = b.c.h - b.h0;
-	size_t cuts = (b.c.k + 32 * N - 1) / (32 * N), taps = (size_t)b.c.taps, pad = TAPS - taps;
-	float w[TAPS][N] = {}, dw[TAPS][N] = {};
-	struct strip s;
-
-	s.lane = (int)(threadIdx.x & 31);
-	s.heads = left < b.group_heads ? left : b.group_heads;
-	s.ch = job % cuts * 32 * N + (size_t)s.lane * N;
-	s.live = s.ch < b.c.k;
-	job /= cuts;
-	s.part = job % (3 * s.heads) / s.heads;
-	s.dcol = job % (3 * s.heads) * b.c.k;
-	s.head = s.part * b.c.h + b.h0 + job % s.heads;
-	s.col = s.head * b.c.k;
-	size_t strip = job / (3 * s.heads);
-	s.i0 = (int)strip * ROWS;
-	s.valid = b.c.layout[K3_TL_VALID];
-	s.i1 = s.i0 + ROWS < s.valid ? s.i0 + ROWS : s.valid;
-	s.segments = b.c.layout[K3_TL_SEGMENTS];
-	s.last_lo = s.segments ? conv_segments(b.c.layout)[s.segments - 1] : 0;
-	if (strip > 0 && s.i0 >= (int)b.c.t)
-		return;
-	const float *taps_at = conv_taps(b.c, s.part) + (s.col - s.part * b.c.p + s.ch) * taps;
-#pragma unroll
-	for (int j = 0; j < TAPS; j++)
-#pragma unroll
-		for (int k = 0; k < N; k++)
-			if (s.live && j >= (int)pad)
-				w[j][k] = taps_at[(size_t)k * taps + j - pad];
-	clear_holes<T, N>(b, s);
-	if (strip == 0 || s.i0 < s.valid)
-		walk<T, N, TAPS>(b, s, w, dw);
-	float *part = b.part + (strip * 3 * b.c.p + s.col + s.ch) * taps;
-#pragma unroll
-	for (int j = 0; j < TAPS; j++)
-#pragma unroll
-		for (int k = 0; k < N; k++)
-			if (s.live && j >= (int)pad)
-				part[(size_t)k * taps + j - pad] = dw[j][k];
+	return a->h < a->group_heads ? a->h : a->group_heads;
 }
 
-struct tap_grads {
-	float *dc[3];
-	uint32_t adds[3];
-};
-
-/* dc = (adds ? dc : 0) + sum over the strips. */
-static __global__ void
-sum_taps(struct tap_grads g, const float *part, size_t n, size_t strips)
+/* Rows of a strip with n channels a lane. */
+static size_t
+rows_of(const struct k3_kda_conv_args *a, size_t n)
 {
-	size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
-	float sum = 0;
+	size_t lanes = (size_t)conv_lanes_of(a, n), groups = (3 * group_of(a) * lanes + 31) / 32;
 
-	if (i >= 3 * n)
-		return;
-	for (size_t s = 0; s < strips; s++)
-		sum += part[s * 3 * n + i];
-	float *dc = (i < n ? g.dc[0] : i < 2 * n ? g.dc[1] : g.dc[2]) + i % n;
-	*dc = (i < n ? g.adds[0] : i < 2 * n ? g.adds[1] : g.adds[2]) ? *dc + sum : sum;
+	return lanes ? conv_strip_rows(a->t, groups, WALKERS) : ANY_ROWS;
 }
 
 /* One strip at least, which gives the entering halo its gradient. */
 static size_t
-strips_of(const struct k3_kda_conv_args *a)
+strips_of(const struct k3_kda_conv_args *a, size_t rows)
 {
-	return a->t ? (a->t + ROWS - 1) / ROWS : 1;
+	return a->t ? (a->t + rows - 1) / rows : 1;
 }
 
 extern "C" size_t
 k3_kda_conv_bwd_cuda_scratch(const struct k3_kda_conv_args *a)
 {
-	return strips_of(a) * 3 * a->p * a->taps * sizeof(float);
+	size_t narrow = rows_of(a, k3_pack<float>::n), wide = rows_of(a, k3_pack<k3_bf16>::n);
+
+	return strips_of(a, narrow < wide ? narrow : wide) * 3 * a->p * a->taps * sizeof(float);
 }
 
-template <typename T, int N, int TAPS>
+template <typename T>
 static void
-launch(const struct conv_bwd &b, size_t strips, size_t heads, cudaStream_t stream)
+launch_any(const struct conv_bwd &b, size_t strips, cudaStream_t stream)
 {
-	size_t cuts = (b.c.k + 32 * N - 1) / (32 * N);
+	unsigned blocks = blocks_for(strips * 3 * b.heads * ((b.c.k + 31) / 32), WARPS);
 
-	conv_bwd<T, N, TAPS>
-		<<<blocks_for(strips * 3 * heads * cuts, WARPS), THREADS, 0, stream>>>(b);
-	K3_CUDA_LAUNCHED("conv_bwd");
+	if (b.c.taps <= CONV_TAPS)
+		conv_bwd_any<T, CONV_TAPS><<<blocks, THREADS, 0, stream>>>(b);
+	else
+		conv_bwd_any<T, K3_MAX_TAPS><<<blocks, THREADS, 0, stream>>>(b);
+	K3_CUDA_LAUNCHED("conv_bwd_any");
+}
+
+template <typename T>
+static void
+launch_fast(struct conv_bwd b, size_t strips, int lanes, cudaStream_t stream)
+{
+	size_t jobs = strips * ((3 * b.heads * (size_t)lanes + 31) / 32);
+
+	conv_bwd_fast<T, k3_pack<T>::n><<<blocks_for(jobs, WARPS), THREADS, 0, stream>>>(b, lanes);
+	K3_CUDA_LAUNCHED("conv_bwd_fast");
+	b.rows = 0;
+	if (b.dhalo_in)
+		launch_any<T>(b, 1, stream);
 }
 
 template <typename T>
 static void
 kda_conv_bwd(void *const *buf, const struct k3_kda_conv_args *a, const struct k3_cuda *cuda)
 {
-	cudaStream_t stream = (cudaStream_t)cuda->stream;
 	const struct k3_weight *dc[] = {&a->dcq, &a->dck, &a->dcv};
-	struct conv_bwd b = {conv_of(buf, a, 3, 4),
-			     buf[1],
-			     (const float *)buf[2],
-			     NULL,
-			     buf[0],
-			     NULL,
-			     (float *)cuda->scratch,
-			     a->group_heads,
-			     0,
-			     NULL};
-	size_t n = a->p * a->taps, strips = strips_of(a);
-	struct tap_grads g;
+	size_t n = a->p * a->taps, rows = rows_of(a, k3_pack<T>::n), strips = strips_of(a, rows);
+	int lanes = all_aligned(buf, 0, a->n_buf) ? conv_lanes_of(a, k3_pack<T>::n) : 0;
+	struct k3_cuda_column_sum sums[3];
+	struct conv_bwd b = {
+		.c = conv_of(buf, a, 3, 4), .y = buf[1], .rstd = (const float *)buf[2]};
 
 	b.dhalo_out = a->dhalo_out.n ? buf[a->dhalo_out.first] : NULL;
+	b.dx = buf[0];
 	b.dhalo_in = a->dhalo_in.n ? buf[a->dhalo_in.first] : NULL;
+	b.part = (float *)cuda->scratch;
+	b.rows = (int)rows;
 	for (uint32_t i = 0; i < a->dqkv.n; i++) {
 		b.h0 = (size_t)i * a->group_heads;
+		b.heads = a->h - b.h0 < a->group_heads ? a->h - b.h0 : a->group_heads;
 		b.dy = buf[a->dqkv.first + i];
-		size_t heads = a->h - b.h0 < a->group_heads ? a->h - b.h0 : a->group_heads;
-		if (a->taps <= 4 && a->k % 4 == 0)
-			launch<T, 4, 4>(b, strips, heads, stream);
-		else if (a->taps <= 4)
-			launch<T, 1, 4>(b, strips, heads, stream);
+		if (lanes)
+			launch_fast<T>(b, strips, lanes, (cudaStream_t)cuda->stream);
 		else
-			launch<T, 1, K3_MAX_TAPS>(b, strips, heads, stream);
+			launch_any<T>(b, strips, (cudaStream_t)cuda->stream);
 	}
-	for (int i = 0; i < 3; i++) {
-		g.dc[i] = (float *)buf[dc[i]->first];
-		g.adds[i] = dc[i]->accumulate;
-	}
-	sum_taps<<<blocks_for(3 * n, THREADS), THREADS, 0, stream>>>(g, b.part, n, strips);
-	K3_CUDA_LAUNCHED("sum_taps");
+	for (int i = 0; i < 3; i++)
+		sums[i] = {(float *)buf[dc[i]->first], NULL, b.part + (size_t)i * n,
+			   dc[i]->accumulate != 0};
+	k3_cuda_column_sums(cuda, sums, 3, a->t || !lanes ? strips : 0, 3 * n, n);
 }
 
 K3_CUDA_BOTH(kda_conv_bwd, k3_kda_conv_args)

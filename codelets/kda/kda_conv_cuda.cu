@@ -1,172 +1,198 @@
 /* KDA's convolution, SiLU and l2 norm on CUDA, forward; kda_conv_cpu.c has the formulas and
  * traps.
  *
- * A warp has some positions of one head of q, k or v, a lane N neighbouring channels of it. Four
- * taps over a head of at most 32 N channels keep weights and result in registers; any other
- * shape forms the convolution twice, once for the norm and once for the result.
+ * Fast: kda_conv.cuh.  Any other shape: a warp has a position of one head of q, k or v and forms the
+ * convolution twice, once for the norm and once for the result.
  */
+#include "../cuda/pointers.cuh"
 #include "kda_conv.cuh"
 
-enum { WARPS = 8, THREADS = 32 * WARPS, ROWS = 16, BATCH = 4 };
+enum { WARPS = 8, THREADS = 32 * WARPS, BLOCKS = 2 };
 
-/* y = SiLU of the convolution at position i; w: FAST's weights [4, N], else the taps in memory. */
-template <typename T, int N, bool FAST>
-static __device__ __forceinline__ void
-silu_at(float *y, const struct conv &c, const struct conv_place &x, const int32_t *order, int i,
-	size_t col, const float *w)
+/* y = SiLU of the convolution of four inputs; the sum of its squares. */
+template <int N>
+static __device__ __forceinline__ float
+silu_of(float *y, const float (*w)[N], const float *u0, const float *u1, const float *u2,
+	const float *u3)
 {
-	int taps = FAST ? 4 : c.taps;
+	float square = 0;
 
 #pragma unroll
-	for (int k = 0; k < N; k++)
-		y[k] = 0;
-#pragma unroll
-	for (int j = 0; j < taps; j++) {
-		int q = i - (taps - 1) + j;
-		float u[N];
+	for (int k = 0; k < N; k++) {
+		float a = w[0][k] * u0[k] + w[1][k] * u1[k];
 
-		if (!conv_has(c, x, q))
-			continue;
-		conv_load<T, N>(u, conv_input<T>(c, order, q) + col);
-#pragma unroll
-		for (int k = 0; k < N; k++)
-			y[k] += (FAST ? w[j * N + k] : w[k * taps + j]) * u[k];
+		a += w[2][k] * u2[k];
+		a += w[3][k] * u3[k];
+		y[k] = a * sigmoid(a);
+		square += y[k] * y[k];
 	}
-#pragma unroll
-	for (int k = 0; k < N; k++)
-		y[k] *= sigmoid(y[k]);
+	return square;
 }
 
-template <typename T, int N, bool FAST>
-static __device__ __forceinline__ void
-position(T *qkv, float *rstd, const struct conv &c, const struct conv_place &x,
-	 const int32_t *order, int i, size_t head, const float *w)
-{
-	int lane = (int)(threadIdx.x & 31);
-	size_t part = head / c.h, first = head * c.k, row = (size_t)order[i];
-	const float *taps = conv_taps(c, part) + (head - part * c.h) * c.k * (size_t)c.taps;
-	float y[N], sum = 0, r = 1;
+/* What a warp walks over, and where to. */
+template <typename T> struct strip {
+	T *qkv;
+	float *rstd;
+	int i, end, lanes;
+	bool leads, sums; /* the lane writes its head's factor; some lane of the warp does */
+};
 
-	for (size_t ch = (size_t)lane * N; ch < c.k; ch += 32 * N) {
-		silu_at<T, N, FAST>(y, c, x, order, i, first + ch,
-				    FAST ? w : taps + ch * (size_t)c.taps);
+/* Zeros in the strip's rows without a document. */
+template <typename T, int N>
+static __device__ __forceinline__ void
+clear_holes(const struct strip<T> &s, const struct conv &c, const struct conv_lanes &l)
+{
+	const float zero[N] = {};
+
+	if (c.layout[K3_TL_VALID] == c.layout[K3_TL_ROWS])
+		return;
+	for (int row = s.i; row < s.end; row++) {
+		if (conv_doc(c.layout)[row] != 0 || !l.live)
+			continue;
+		run_store<T, N>(s.qkv + (size_t)row * 3 * c.p + l.col, zero);
+		if (s.leads)
+			s.rstd[(size_t)row * 2 * c.h + l.head] = 0;
+	}
+}
+
+/* Begins to copy the inputs of position q; always one group of copies, even of nothing. */
+template <typename T>
+static __device__ __forceinline__ void
+fetch(uint4 *slot, const T *in, uint32_t pitch, const struct conv_rows &rows, int q, int hi)
+{
+	if (q < hi)
+		__pipeline_memcpy_async(slot, in + conv_before(conv_row(rows, q), pitch),
+					sizeof(*slot));
+	__pipeline_commit();
+}
+
+/* Positions lo .. hi-1 of the document x; ring[AHEAD] slots are 32 packs apart. */
+template <typename T, int N>
+static __device__ __forceinline__ void
+walk(const struct strip<T> &s, const struct conv &c, const struct conv_lanes &l, uint4 *ring,
+     const float (*w)[N], const struct conv_place &x, int lo, int hi)
+{
+	const T *in = (const T *)c.u + l.col;
+	const uint32_t pitch = (uint32_t)(3 * c.p);
+	struct conv_rows rows = conv_rows_of(conv_order(c.layout), lo, hi);
+	float u[CONV_TAPS][N], y[N];
+
 #pragma unroll
-		for (int k = 0; k < N; k++)
-			sum += y[k] * y[k];
+	for (int b = 0; b < CONV_AHEAD; b++)
+		fetch(ring + b * 32, in, pitch, rows, lo + b, hi);
+	conv_window<T, N>(u, c, l, x, rows.order, lo);
+	for (int m = lo, turn = 0; m < hi; m += 4, turn ^= 4 * 32) {
+#pragma unroll
+		for (int b = 0; b < 4; b++) {
+			uint4 *slot = ring + turn + b * 32;
+
+			if (m + b >= hi)
+				break;
+			__pipeline_wait_prior(CONV_AHEAD - 1);
+			run_load<T, N>(u[b], (const T *)slot);
+			fetch(slot, in, pitch, rows, m + b + CONV_AHEAD, hi);
+			float sum = silu_of<N>(y, w, u[(b + 1) % 4], u[(b + 2) % 4], u[(b + 3) % 4],
+					       u[b]);
+			uint32_t row = conv_row(rows, m + b);
+			if (s.sums) {
+				float r = rsqrtf(conv_head_sum(sum, s.lanes) + c.eps);
+				r = l.part < 2 ? r : 1.0f;
+#pragma unroll
+				for (int k = 0; k < N; k++)
+					y[k] *= r;
+				if (s.leads)
+					s.rstd[conv_before(row, (uint32_t)(2 * c.h)) + l.head] = r;
+			}
+			if (l.live)
+				run_store<T, N>(s.qkv + conv_before(row, pitch) + l.col, y);
+		}
+	}
+	__pipeline_wait_prior(0);
+}
+
+template <typename T, int N>
+static __global__ void
+__launch_bounds__(THREADS, BLOCKS)
+	conv_fast(T *qkv, float *rstd, const __grid_constant__ struct conv c, int rows, int lanes)
+{
+	size_t job = (size_t)blockIdx.x * WARPS + threadIdx.x / 32, lane = threadIdx.x % 32;
+	size_t groups = (3 * c.h * lanes + 31) / 32;
+	struct conv_lanes l = conv_lanes_at(c, (job % groups * 32 + lane) * N, 0, c.h);
+	int i = (int)(job / groups) * rows, valid = c.layout[K3_TL_VALID];
+	int end = i + rows < (int)c.t ? i + rows : (int)c.t;
+	bool leads = l.part < 2 && l.live && lane % lanes == 0;
+	struct strip<T> s = {
+		qkv, rstd, i, end, lanes, leads, __any_sync(0xffffffffu, leads) != 0
+	};
+	__shared__ uint4 ring[WARPS][CONV_AHEAD][32];
+	float w[CONV_TAPS][N];
+
+	if (i >= (int)c.t)
+		return;
+	clear_holes<T, N>(s, c, l);
+	conv_taps_load<N>(w, c, l);
+	end = end < valid ? end : valid;
+	while (i < end) {
+		struct conv_place x = conv_locate(c.layout, i);
+		int hi = x.hi < end ? x.hi : end;
+		walk<T, N>(s, c, l, &ring[threadIdx.x / 32][0][lane], w, x, i, hi);
+		i = hi;
+	}
+}
+
+/* y = SiLU of the convolution of a channel at position i. */
+template <typename T>
+static __device__ __forceinline__ float
+silu_at(const struct conv &c, const struct conv_place &x, const int32_t *order, int i, size_t col,
+	const float *taps)
+{
+	float a = 0;
+
+	for (int j = 0; j < c.taps; j++) {
+		int q = i - (c.taps - 1) + j;
+
+		if (conv_has(c, x, q))
+			a += taps[j] * wide(conv_input<T>(c, order, q)[col]);
+	}
+	return a * sigmoid(a);
+}
+
+/* A warp has a head in position i, or in row i if that is a hole. */
+template <typename T>
+static __global__ void
+conv_any(T *qkv, float *rstd, const __grid_constant__ struct conv c)
+{
+	size_t job = (size_t)blockIdx.x * WARPS + threadIdx.x / 32, heads = 3 * c.h;
+	size_t head = job % heads, part = head / c.h, lane = threadIdx.x % 32;
+	const float *taps = conv_taps(c, part) + (head - part * c.h) * c.k * (size_t)c.taps;
+	const int32_t *order = conv_order(c.layout);
+	int i = (int)(job / heads);
+	float sum = 0, r = 1;
+
+	if (i >= (int)c.t)
+		return;
+	if (conv_doc(c.layout)[i] == 0) {
+		for (size_t ch = lane; ch < c.k; ch += 32)
+			qkv[(size_t)i * 3 * c.p + head * c.k + ch] = narrow<T>(0);
+		if (part < 2 && lane == 0)
+			rstd[(size_t)i * 2 * c.h + head] = 0;
+	}
+	if (i >= c.layout[K3_TL_VALID])
+		return;
+	struct conv_place x = conv_locate(c.layout, i);
+	size_t row = (size_t)order[i];
+	for (size_t ch = lane; part < 2 && ch < c.k; ch += 32) {
+		float y = silu_at<T>(c, x, order, i, head * c.k + ch, taps + ch * c.taps);
+		sum += y * y;
 	}
 	if (part < 2) {
 		r = 1.0f / sqrtf(warp_sum(sum) + c.eps);
 		if (lane == 0)
 			rstd[row * 2 * c.h + head] = r;
 	}
-	for (size_t ch = (size_t)lane * N; ch < c.k; ch += 32 * N) {
-		if (!FAST)
-			silu_at<T, N, FAST>(y, c, x, order, i, first + ch,
-					    taps + ch * (size_t)c.taps);
-#pragma unroll
-		for (int k = 0; k < N; k++)
-			y[k] *= r;
-		conv_store<T, N>(qkv + row * 3 * c.p + first + ch, y);
-	}
-}
-
-/* Positions i .. i+BATCH-1 of one document, four taps in registers: all inputs are asked for
- * before the first is used. */
-template <typename T, int N>
-static __device__ __forceinline__ void
-batch(T *qkv, float *rstd, const struct conv &c, const struct conv_place &x, const int32_t *order,
-      int i, size_t head, const float *w)
-{
-	int lane = (int)(threadIdx.x & 31);
-	size_t ch = (size_t)lane * N, at = head * c.k + ch;
-	float u[BATCH + 3][N], y[BATCH][N], r[BATCH];
-
-#pragma unroll
-	for (int j = 0; j < BATCH + 3; j++) {
-		int q = i - 3 + j;
-
-#pragma unroll
-		for (int k = 0; k < N; k++)
-			u[j][k] = 0;
-		if (ch < c.k && (j >= 3 || conv_has(c, x, q)))
-			conv_load<T, N>(u[j], conv_input<T>(c, order, q) + at);
-	}
-#pragma unroll
-	for (int b = 0; b < BATCH; b++) {
-		r[b] = 0;
-#pragma unroll
-		for (int k = 0; k < N; k++) {
-			float a = w[k] * u[b][k] + w[N + k] * u[b + 1][k];
-
-			a += w[2 * N + k] * u[b + 2][k];
-			a += w[3 * N + k] * u[b + 3][k];
-			y[b][k] = a * sigmoid(a);
-			r[b] += y[b][k] * y[b][k];
-		}
-	}
-#pragma unroll
-	for (int b = 0; b < BATCH; b++) {
-		size_t row = (size_t)order[i + b];
-
-		r[b] = head < 2 * c.h ? 1.0f / sqrtf(warp_sum(r[b]) + c.eps) : 1.0f;
-		if (head < 2 * c.h && lane == 0)
-			rstd[row * 2 * c.h + head] = r[b];
-#pragma unroll
-		for (int k = 0; k < N; k++)
-			y[b][k] *= r[b];
-		if (ch < c.k)
-			conv_store<T, N>(qkv + row * 3 * c.p + at, y[b]);
-	}
-}
-
-/* Zeros in the rows without a document. */
-template <typename T, int N>
-static __device__ __forceinline__ void
-clear_hole(T *qkv, float *rstd, const struct conv &c, size_t row, size_t head)
-{
-	const float zero[4] = {0, 0, 0, 0};
-
-	for (size_t ch = (threadIdx.x & 31) * N; ch < c.k; ch += 32 * N)
-		conv_store<T, N>(qkv + row * 3 * c.p + head * c.k + ch, zero);
-	if (head < 2 * c.h && (threadIdx.x & 31) == 0)
-		rstd[row * 2 * c.h + head] = 0;
-}
-
-template <typename T, int N, bool FAST>
-static __global__ void
-conv_fwd(T *qkv, float *rstd, struct conv c)
-{
-	size_t job = (size_t)blockIdx.x * WARPS + (threadIdx.x >> 5), heads = 3 * c.h;
-	const int32_t *order = conv_order(c.layout);
-	int valid = c.layout[K3_TL_VALID], i = (int)(job / heads) * ROWS;
-	int end = i + ROWS < (int)c.t ? i + ROWS : (int)c.t;
-	size_t head = job % heads, part = head / c.h;
-	struct conv_place x = {-1, 0, 0};
-	float w[FAST ? 4 * N : 1];
-
-	if (i >= (int)c.t)
-		return;
-	if (FAST) {
-		const float *taps = conv_taps(c, part) + (head - part * c.h) * c.k * 4;
-		size_t ch = (threadIdx.x & 31) * N;
-#pragma unroll
-		for (int k = 0; k < 4 * N; k++)
-			w[k] = ch < c.k ? taps[(ch + k % N) * 4 + k / N] : 0.0f;
-	}
-	for (int row = i; row < end; row++)
-		if (conv_doc(c.layout)[row] == 0)
-			clear_hole<T, N>(qkv, rstd, c, (size_t)row, head);
-	end = end < valid ? end : valid;
-	while (i < end) {
-		if (i >= x.hi)
-			x = conv_locate(c.layout, i);
-		if (FAST && i + BATCH <= end && i + BATCH <= x.hi) {
-			batch<T, N>(qkv, rstd, c, x, order, i, head, w);
-			i += BATCH;
-		} else {
-			position<T, N, FAST>(qkv, rstd, c, x, order, i++, head, w);
-		}
-	}
+	for (size_t ch = lane; ch < c.k; ch += 32)
+		qkv[row * 3 * c.p + head * c.k + ch] = narrow<T>(
+			r * silu_at<T>(c, x, order, i, head * c.k + ch, taps + ch * c.taps));
 }
 
 /* The last taps-1 inputs of the last document, or the entering halo where there is none. */
@@ -191,28 +217,30 @@ halo_fwd(T *halo_out, struct conv c)
 					: narrow<T>(0);
 }
 
-template <typename T, int N, bool FAST>
-static void
-launch(void *const *buf, const struct conv &c, cudaStream_t stream)
-{
-	size_t strips = (c.t + ROWS - 1) / ROWS;
-
-	conv_fwd<T, N, FAST><<<blocks_for(strips * 3 * c.h, WARPS), THREADS, 0, stream>>>(
-		(T *)buf[0], (float *)buf[1], c);
-	K3_CUDA_LAUNCHED("conv_fwd");
-}
-
 template <typename T>
 static void
 kda_conv_fwd(void *const *buf, const struct k3_kda_conv_args *a, const struct k3_cuda *cuda)
 {
+	const int n = k3_pack<T>::n;
 	cudaStream_t stream = (cudaStream_t)cuda->stream;
 	struct conv c = conv_of(buf, a, 2, 3);
+	T *qkv = (T *)buf[0];
+	float *rstd = (float *)buf[1];
+	int lanes = all_aligned(buf, 0, a->n_buf) ? conv_lanes_of(a, n) : 0;
 
-	if (a->t && a->k % 4 == 0 && a->k <= 128 && a->taps == 4)
-		launch<T, 4, true>(buf, c, stream);
-	else if (a->t)
-		launch<T, 1, false>(buf, c, stream);
+	if (a->t && lanes) {
+		size_t groups = (3 * a->h * lanes + 31) / 32;
+		size_t rows = conv_strip_rows(a->t, groups, BLOCKS * WARPS * cuda->processors);
+		size_t jobs = (a->t + rows - 1) / rows * groups;
+
+		conv_fast<T, n><<<blocks_for(jobs, WARPS), THREADS, 0, stream>>>(qkv, rstd, c,
+										 (int)rows, lanes);
+		K3_CUDA_LAUNCHED("conv_fast");
+	} else if (a->t) {
+		conv_any<T>
+			<<<blocks_for(a->t * 3 * a->h, WARPS), THREADS, 0, stream>>>(qkv, rstd, c);
+		K3_CUDA_LAUNCHED("conv_any");
+	}
 	if (a->halo_out.n && a->taps > 1) {
 		halo_fwd<T><<<blocks_for((a->taps - 1) * 3 * a->p, THREADS), THREADS, 0, stream>>>(
 			(T *)buf[a->halo_out.first], c);

@@ -1,176 +1,161 @@
 /* KDA's output on CUDA: RMS norm of each head, gate, projection.
  *
- * A warp has one head of one row; lane l has columns l*N .. of every 32*N, in the norm's two loops
- * over them, so the sums of `don` can stay with the lanes over all heads and rows of a warp. The
- * second loop finds the values in the first cache.
+ * Fast: some neighbouring lanes have a head, one pack each, so that every value is read once and the
+ * sums of `don` stay with the lanes over all rows.  Any other shape: kda_out.cuh.
  */
-#include "../cuda/device.cuh"
+#include "../cuda/pointers.cuh"
+#include "../cuda/runs.cuh"
+#include "../norm/rms_cuda.h"
+#include "kda_out.cuh"
 
 extern "C" {
 #include "../../common/op/kda.h"
 }
 
-enum { WARPS = 8, THREADS = 32 * WARPS, PARTS = 512 };
+enum { PARTS = 264, AHEAD = 4, AHEAD_BACK = 2 };
 
-/* N = 4 elements at once where every row of a head is aligned for it. */
-template <typename T, int N>
-static __device__ __forceinline__ void
-load(float *out, const T *from)
-{
-	if (N == 1) {
-		out[0] = wide(from[0]);
-	} else if (sizeof(T) == 4) {
-		float4 x = *reinterpret_cast<const float4 *>(from);
-		out[0] = x.x;
-		out[1 % N] = x.y;
-		out[2 % N] = x.z;
-		out[3 % N] = x.w;
-	} else {
-		uint2 raw = *reinterpret_cast<const uint2 *>(from);
-		const T *x = reinterpret_cast<const T *>(&raw);
-#pragma unroll
-		for (int i = 0; i < N; i++)
-			out[i] = wide(x[i]);
-	}
-}
-
-template <typename T, int N>
-static __device__ __forceinline__ void
-store(T *to, const float *in)
-{
-	if (N == 1) {
-		to[0] = narrow<T>(in[0]);
-	} else if (sizeof(T) == 4) {
-		*reinterpret_cast<float4 *>(to) =
-			make_float4(in[0], in[1 % N], in[2 % N], in[3 % N]);
-	} else {
-		uint2 raw;
-		T *x = reinterpret_cast<T *>(&raw);
-#pragma unroll
-		for (int i = 0; i < N; i++)
-			x[i] = narrow<T>(in[i]);
-		*reinterpret_cast<uint2 *>(to) = raw;
-	}
-}
-
-/* Columns of a head group inside rows of all heads. */
-struct span {
-	size_t t, heads, first, width, v; /* first column; width: of a row of all heads */
-	float eps;
-};
-
-/* 1 / sqrt(mean(o^2) + eps) of a head; the whole warp takes part. */
-template <typename T, int N>
+/* Sum over the lanes of a head, in all of them. */
 static __device__ __forceinline__ float
-rms_factor(const T *o, const struct span &s, int lane)
+head_sum(float x, int lanes)
 {
-	float sum = 0, x[N];
-
-	for (size_t c = (size_t)lane * N; c < s.v; c += 32 * N) {
-		load<T, N>(x, o + c);
 #pragma unroll
-		for (int i = 0; i < N; i++)
-			sum += x[i] * x[i];
+	for (int step = 16; step > 0; step >>= 1) {
+		float y = __shfl_xor_sync(0xffffffffu, x, step);
+		x += step < lanes ? y : 0.0f;
 	}
-	return 1.0f / sqrtf(warp_sum(sum) / (float)s.v + s.eps);
+	return x;
 }
 
-template <typename T, int N>
-static __global__ void
-gated_norm_fwd(T *y, const T *gg, const T *o, const float *on, struct span s)
+/* Where pack i of the group's values lies in rows of all heads. */
+template <int N>
+static __device__ __forceinline__ size_t
+pack_at(const struct span &s, uint32_t i)
 {
-	size_t i = (size_t)blockIdx.x * WARPS + (threadIdx.x >> 5);
-	int lane = (int)(threadIdx.x & 31);
+	uint32_t per_row = (uint32_t)s.heads * (uint32_t)s.lanes, row = i / per_row;
 
-	if (i >= s.t * s.heads)
+	return row * s.width + s.first + (size_t)(i - row * per_row) * N;
+}
+
+template <typename T>
+static __global__ void
+__launch_bounds__(THREADS)
+	norm_fwd_packs(T *y, const T *gg, const T *o, const float *on, struct span s)
+{
+	constexpr int N = k3_pack<T>::n;
+	uint32_t lane = threadIdx.x % 32, total = (uint32_t)(s.t * s.heads) * (uint32_t)s.lanes;
+	uint32_t i = (blockIdx.x * WARPS + threadIdx.x / 32) * AHEAD * 32 + lane;
+	uint4 x_raw[AHEAD], g_raw[AHEAD];
+	float w[N];
+
+#pragma unroll
+	for (int k = 0; k < AHEAD; k++) {
+		uint32_t at = i + k * 32 < total ? i + k * 32 : 0;
+		x_raw[k] = *(const uint4 *)(o + (size_t)at * N);
+		g_raw[k] = *(const uint4 *)(gg + pack_at<N>(s, at));
+	}
+	run_load<float, N>(w, on + lane % s.lanes * N);
+#pragma unroll
+	for (int k = 0; k < AHEAD; k++) {
+		float x[N], g[N], sum = 0;
+		pack_load<T>(x, (const T *)&x_raw[k]);
+		pack_load<T>(g, (const T *)&g_raw[k]);
+#pragma unroll
+		for (int j = 0; j < N; j++)
+			sum += x[j] * x[j];
+		float r = rsqrtf(head_sum(sum, s.lanes) / (float)s.v + s.eps);
+#pragma unroll
+		for (int j = 0; j < N; j++)
+			x[j] *= r * w[j] * sigmoid(g[j]);
+		if (i + k * 32 < total)
+			pack_store(y + pack_at<N>(s, i + k * 32), x);
+	}
+}
+
+/* Adds what a pack gives to `don`. */
+template <typename T>
+static __device__ __forceinline__ void
+pack_back(float *sums, const struct back_buffers<T> &b, const struct span &s, const uint4 *raw,
+	  const float *w, uint32_t i, bool live)
+{
+	constexpr int N = k3_pack<T>::n;
+	float x[N], g[N], d[N], square = 0, dot = 0;
+
+	pack_load<T>(x, (const T *)&raw[0]);
+	pack_load<T>(g, (const T *)&raw[1]);
+	pack_load<T>(d, (const T *)&raw[2]);
+#pragma unroll
+	for (int j = 0; j < N; j++) {
+		g[j] = sigmoid(g[j]);
+		square += x[j] * x[j];
+		dot += d[j] * g[j] * w[j] * x[j];
+	}
+	float r = rsqrtf(head_sum(square, s.lanes) / (float)s.v + s.eps);
+	float mean = head_sum(dot, s.lanes) * r / (float)s.v;
+	if (!live)
 		return;
-	size_t at = i / s.heads * s.width + s.first + i % s.heads * s.v;
-	float r = rms_factor<T, N>(o + i * s.v, s, lane);
-	for (size_t c = (size_t)lane * N; c < s.v; c += 32 * N) {
-		float x[N], g[N];
-		load<T, N>(x, o + i * s.v + c);
-		load<T, N>(g, gg + at + c);
 #pragma unroll
-		for (int k = 0; k < N; k++)
-			x[k] *= r * on[c + k] * sigmoid(g[k]);
-		store<T, N>(y + at + c, x);
+	for (int j = 0; j < N; j++) {
+		float n = x[j] * r, dn = d[j] * g[j];
+		sums[j] += dn * n;
+		x[j] = r * (dn * w[j] - n * mean);
+		g[j] = dn * n * w[j] * (1.0f - g[j]);
 	}
+	pack_store(b.dout + (size_t)i * N, x);
+	pack_store(b.dgg + pack_at<N>(s, i), g);
 }
 
-/* don: [PARTS, v], sums over the rows and heads of a block; sum_wv: the same by warps. */
-template <typename T, int N>
+/* A lane keeps its columns. */
+template <typename T>
 static __global__ void
-gated_norm_bwd(T *dout, T *dgg, float *don, const T *dy, const T *gg, const T *o, const float *on,
-	       struct span s)
+__launch_bounds__(THREADS, 2) norm_bwd_packs(const __grid_constant__ struct back_buffers<T> b,
+					     const __grid_constant__ struct span s)
 {
-	extern __shared__ float sum_wv[];
-	float *mine = sum_wv + (threadIdx.x >> 5) * s.v;
-	int lane = (int)(threadIdx.x & 31);
+	constexpr int N = k3_pack<T>::n;
+	__shared__ float all[THREADS * N];
+	uint32_t lane = threadIdx.x % 32, total = (uint32_t)(s.t * s.heads) * (uint32_t)s.lanes;
+	float w[N], sums[N] = {};
 
-	for (size_t c = threadIdx.x; c < WARPS * s.v; c += THREADS)
-		sum_wv[c] = 0;
-	__syncthreads();
-	for (size_t i = (size_t)blockIdx.x * WARPS + (threadIdx.x >> 5); i < s.t * s.heads;
-	     i += (size_t)gridDim.x * WARPS) {
-		size_t at = i / s.heads * s.width + s.first + i % s.heads * s.v;
-		float r = rms_factor<T, N>(o + i * s.v, s, lane), dot = 0, x[N], g[N], d[N];
-
-		for (size_t c = (size_t)lane * N; c < s.v; c += 32 * N) {
-			float out[N];
-			load<T, N>(x, o + i * s.v + c);
-			load<T, N>(g, gg + at + c);
-			load<T, N>(d, dy + at + c);
+	run_load<float, N>(w, b.on + lane % s.lanes * N);
+	for (uint32_t i = (blockIdx.x * WARPS + threadIdx.x / 32) * AHEAD_BACK * 32; i < total;
+	     i += gridDim.x * WARPS * AHEAD_BACK * 32) {
+		uint4 raw[AHEAD_BACK][3];
 #pragma unroll
-			for (int k = 0; k < N; k++) {
-				float z = sigmoid(g[k]), n = x[k] * r, w = on[c + k];
-				out[k] = d[k] * n * w * z * (1.0f - z);
-				mine[c + k] += d[k] * z * n;
-				dot += d[k] * z * w * n;
-			}
-			store<T, N>(dgg + at + c, out);
+		for (int k = 0; k < AHEAD_BACK; k++) {
+			uint32_t at = i + k * 32 + lane < total ? i + k * 32 + lane : 0;
+			size_t wide_at = pack_at<N>(s, at);
+			raw[k][0] = *(const uint4 *)(b.o + (size_t)at * N);
+			raw[k][1] = *(const uint4 *)(b.gg + wide_at);
+			raw[k][2] = *(const uint4 *)(b.dy + wide_at);
 		}
-		dot = warp_sum(dot) / (float)s.v;
-		for (size_t c = (size_t)lane * N; c < s.v; c += 32 * N) {
-			load<T, N>(x, o + i * s.v + c);
-			load<T, N>(g, gg + at + c);
-			load<T, N>(d, dy + at + c);
 #pragma unroll
-			for (int k = 0; k < N; k++)
-				x[k] = r * (d[k] * sigmoid(g[k]) * on[c + k] - x[k] * r * dot);
-			store<T, N>(dout + i * s.v + c, x);
-		}
+		for (int k = 0; k < AHEAD_BACK; k++)
+			pack_back(sums, b, s, raw[k], w, i + k * 32 + lane,
+				  i + k * 32 + lane < total);
 	}
+	run_store<float, N>(all + threadIdx.x * N, sums);
 	__syncthreads();
-	for (size_t c = threadIdx.x; c < s.v; c += THREADS) {
+	for (uint32_t c = threadIdx.x; c < s.v; c += THREADS) {
 		float sum = 0;
-		for (int w = 0; w < WARPS; w++)
-			sum += sum_wv[(size_t)w * s.v + c];
-		don[blockIdx.x * s.v + c] = sum;
+		for (uint32_t k = c; k < THREADS * N; k += (uint32_t)s.v)
+			sum += all[k];
+		b.don[blockIdx.x * s.v + c] = sum;
 	}
 }
 
-/* A warp has a column: don = (adds ? don : 0) + sum over the parts, lane by lane and then lanes. */
-static __global__ void
-sum_parts(float *don, const float *part, size_t v, size_t parts, uint32_t adds)
-{
-	size_t c = (size_t)blockIdx.x * WARPS + (threadIdx.x >> 5);
-	float sum = 0;
-
-	if (c >= v)
-		return;
-	for (size_t i = threadIdx.x & 31; i < parts; i += 32)
-		sum += part[i * v + c];
-	sum = warp_sum(sum);
-	if ((threadIdx.x & 31) == 0)
-		don[c] = adds ? don[c] + sum : sum;
-}
-
+/* The group's columns; n elements a pack. */
 static struct span
-span_at(const struct k3_kda_out_args *a, uint32_t g)
+span_at(void *const *buf, const struct k3_kda_out_args *a, uint32_t g, size_t n)
 {
-	size_t h0 = (size_t)g * a->group_heads, left = a->h - h0;
-	struct span s = {
-		a->t, left < a->group_heads ? left : a->group_heads, h0 * a->v, a->p, a->v, a->eps};
+	size_t h0 = (size_t)g * a->group_heads, left = a->h - h0, lanes = a->v / n;
+	bool whole = a->v % n == 0 && lanes && lanes <= 32 && (lanes & (lanes - 1)) == 0 &&
+		     all_aligned(buf, 0, a->n_buf) && a->t * a->p / n < UINT32_MAX / 2;
+	struct span s = {a->t,
+			 left < a->group_heads ? left : a->group_heads,
+			 h0 * a->v,
+			 a->p,
+			 a->v,
+			 a->eps,
+			 whole ? (int)lanes : 0};
 
 	return s;
 }
@@ -181,18 +166,21 @@ gated_norm(T *y, const T *gg, void *const *buf, const struct k3_kda_out_args *a,
 	   const struct k3_cuda *cuda)
 {
 	const float *on = (const float *)buf[a->on.first];
+	cudaStream_t stream = (cudaStream_t)cuda->stream;
 
 	for (uint32_t g = 0; a->t && g < a->o.n; g++) {
-		struct span s = span_at(a, g);
-		unsigned blocks = blocks_for(s.t * s.heads, WARPS);
-		cudaStream_t stream = (cudaStream_t)cuda->stream;
+		struct span s = span_at(buf, a, g, k3_pack<T>::n);
 		const T *o = (const T *)buf[a->o.first + g];
+		size_t heads = s.t * s.heads, packs = heads * (size_t)s.lanes;
 
-		if (a->v % 4 == 0)
-			gated_norm_fwd<T, 4><<<blocks, THREADS, 0, stream>>>(y, gg, o, on, s);
+		if (s.lanes)
+			norm_fwd_packs<T>
+				<<<blocks_for(packs, AHEAD * THREADS), THREADS, 0, stream>>>(
+					y, gg, o, on, s);
 		else
-			gated_norm_fwd<T, 1><<<blocks, THREADS, 0, stream>>>(y, gg, o, on, s);
-		K3_CUDA_LAUNCHED("gated_norm_fwd");
+			norm_fwd_any<T>
+				<<<blocks_for(heads, WARPS), THREADS, 0, stream>>>(y, gg, o, on, s);
+		K3_CUDA_LAUNCHED("norm_fwd");
 	}
 }
 
@@ -201,12 +189,9 @@ static void
 kda_out_fwd(void *const *buf, const struct k3_kda_out_args *a, const struct k3_cuda *cuda)
 {
 	gated_norm<T>((T *)buf[2], (const T *)buf[1], buf, a, cuda);
-	if (a->p_in.n && a->t)
-		K3_CUDA_CHECK(cudaMemcpyAsync(buf[0], buf[a->p_in.first], a->t * a->d * sizeof(T),
-					      cudaMemcpyDeviceToDevice,
-					      (cudaStream_t)cuda->stream));
-	k3_cuda_linear_fwd(cuda, k3_type<T>::id, buf[0], a->d, a->p_in.n ? 1.0f : 0.0f, buf[2],
-			   a->p, buf, &a->wo, 0, a->d, a->t);
+	k3_cuda_linear_onto(cuda, k3_type<T>::id, buf[0], a->d,
+			    a->p_in.n ? buf[a->p_in.first] : NULL, buf[2], a->p, buf, &a->wo, 0,
+			    a->d, a->t);
 }
 
 /* Blocks of the backward: each leaves a part of don. */
@@ -229,31 +214,29 @@ static void
 kda_out_bwd_dx(void *const *buf, const struct k3_kda_out_args *a, const struct k3_cuda *cuda)
 {
 	cudaStream_t stream = (cudaStream_t)cuda->stream;
-	const float *on = (const float *)buf[a->on.first];
-	const T *gg = (const T *)buf[2], *dy = (const T *)buf[3];
-	float *part = (float *)cuda->scratch;
 	size_t parts = parts_of(a), shared = WARPS * a->v * sizeof(float);
+	struct back_buffers<T> b = {
+		NULL, (T *)buf[0], (float *)cuda->scratch, (const T *)buf[3],
+			(const T *)buf[2], NULL, (const float *)buf[a->on.first]
+	};
+	struct k3_cuda_column_sum sum = {(float *)buf[a->don.first], NULL, b.don,
+					 a->don.accumulate != 0};
 
 	k3_cuda_linear_dx(cuda, k3_type<T>::id, buf[3], a->p, 0, buf[1], a->d, buf, &a->wo, 0, a->d,
 			  a->t);
 	for (uint32_t g = 0; a->t && g < a->o.n; g++) {
-		struct span s = span_at(a, g);
-		const T *o = (const T *)buf[a->o.first + g];
-		T *dout = (T *)buf[a->dout.first + g], *dgg = (T *)buf[0];
-		float *mine = part + g * parts * a->v;
+		struct span s = span_at(buf, a, g, k3_pack<T>::n);
 
-		if (a->v % 4 == 0)
-			gated_norm_bwd<T, 4><<<(unsigned)parts, THREADS, shared, stream>>>(
-				dout, dgg, mine, dy, gg, o, on, s);
+		b.o = (const T *)buf[a->o.first + g];
+		b.dout = (T *)buf[a->dout.first + g];
+		if (s.lanes)
+			norm_bwd_packs<T><<<(unsigned)parts, THREADS, 0, stream>>>(b, s);
 		else
-			gated_norm_bwd<T, 1><<<(unsigned)parts, THREADS, shared, stream>>>(
-				dout, dgg, mine, dy, gg, o, on, s);
-		K3_CUDA_LAUNCHED("gated_norm_bwd");
+			norm_bwd_any<T><<<(unsigned)parts, THREADS, shared, stream>>>(b, s);
+		K3_CUDA_LAUNCHED("norm_bwd");
+		b.don += parts * a->v;
 	}
-	sum_parts<<<blocks_for(a->v, WARPS), THREADS, 0, stream>>>((float *)buf[a->don.first], part,
-								   a->v, a->t ? a->o.n * parts : 0,
-								   a->don.accumulate);
-	K3_CUDA_LAUNCHED("sum_parts");
+	k3_cuda_column_sums(cuda, &sum, 1, a->t ? a->o.n * parts : 0, a->v, a->v);
 }
 
 template <typename T>

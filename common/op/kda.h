@@ -94,7 +94,8 @@ void k3_kda_gate_bwd_dw_cpu_f32(void *const *buf, const struct k3_kda_gate_args 
  *   dhalo_out: 0..1 x R (gradient of halo_out)
  *   dhalo_in: 0..1 x W
  *   dcq, dck, dcv (P,taps) W/RW
- *   cq, ck, cv */
+ *   cq, ck, cv
+ *   qkv and rstd are those of qkvr: a kernel may form qkv again in place of reading it. */
 struct k3_kda_conv_args {
 	uint32_t n_buf;
 	size_t t, p, h, k, taps;

@@ -28,6 +28,10 @@ static const struct shape {
 	{1, 16, 7, 1, {90, {3, 80}, 4, 6, 6}},
 	{2, 8, 64, 2, {150, {20, 120}, 9, 63, 63}},
 	{16, 128, 4, 16, {128, {50, 78}, 0, 3, 3}},
+	{3, 128, 4, 2, {1000, {1, 2, 3, 4, 5, 300, 6, 7, 1, 1, 200, 460}, 11, 3, 3}},
+	{5, 16, 4, 5, {600, {301, 298}, 0, 1, 3}},
+	{1, 256, 4, 1, {77, {40, 37}, 0, 0, 2}},
+	{2, 8, 4, 1, {40, {17, 2, 19}, 3, 2, 1}},
 };
 
 static struct k3_kda_conv_args
@@ -50,56 +54,83 @@ taps(struct cuda_case *c, struct k3_kda_conv_args *a)
 	a->cv = cuda_case_weight(c, CUDA_F32, CUDA_R, a->p, a->taps, a->p, 0.5, "cv");
 }
 
+/* Buffers of the forward pass: 0 qkv, 1 rstd, 2 qkvr, 3 layout, the halos, taps. */
+static struct k3_kda_conv_args
+forward_case(struct cuda_case *c, const struct shape *s, uint64_t seed)
+{
+	struct k3_kda_conv_args a = args_of(s);
+	size_t width = 3 * a.p, halo = (a.taps - 1) * width;
+
+	cuda_case_begin(c, seed);
+	cuda_case_add(c, CUDA_T, CUDA_W, a.t * width, 0, "qkv");
+	cuda_case_add(c, CUDA_F32, CUDA_W, a.t * 2 * a.h, 0, "rstd");
+	cuda_case_add(c, CUDA_T, CUDA_R, a.t * width, 1, "qkvr");
+	kda_tile_add(c, &s->tile);
+	a.halo_in = cuda_case_list(c, CUDA_T, CUDA_R, s->tile.hist_in > 0, halo, 1, "halo_in");
+	a.halo_out = cuda_case_list(c, CUDA_T, CUDA_W, s->tile.hist_out > 0, halo, 0, "halo_out");
+	taps(c, &a);
+	return a;
+}
+
 TEST(forward_equals_the_cpu)
 {
 	for (size_t i = 0; i < COUNT(shapes); i++) {
-		const struct shape *s = &shapes[i];
-		struct k3_kda_conv_args a = args_of(s);
-		size_t width = 3 * a.p, halo = (a.taps - 1) * width;
 		struct cuda_case c;
-		cuda_case_begin(&c, i);
-		cuda_case_add(&c, CUDA_T, CUDA_W, a.t * width, 0, "qkv");
-		cuda_case_add(&c, CUDA_F32, CUDA_W, a.t * 2 * a.h, 0, "rstd");
-		cuda_case_add(&c, CUDA_T, CUDA_R, a.t * width, 1, "qkvr");
-		kda_tile_add(&c, &s->tile);
-		a.halo_in =
-			cuda_case_list(&c, CUDA_T, CUDA_R, s->tile.hist_in > 0, halo, 1, "halo_in");
-		a.halo_out = cuda_case_list(&c, CUDA_T, CUDA_W, s->tile.hist_out > 0, halo, 0,
-					    "halo_out");
-		taps(&c, &a);
+		struct k3_kda_conv_args a = forward_case(&c, &shapes[i], i);
 		CUDA_CASE_COMPARE(&c, "kda_conv_fwd", &a, k3_kda_conv_fwd_cpu_f32, kda_conv_fwd, 0);
 		cuda_case_end(&c);
 	}
 }
 
+/* Adds a buffer of the forward case. */
+static void
+copy_operand(struct cuda_case *c, const struct cuda_case *from, uint32_t i)
+{
+	const struct cuda_operand *o = &from->operand[i];
+
+	cuda_case_values(c, o->type, CUDA_R, o->elems, o->host, o->name);
+}
+
+/* A kernel may take q, k and v from the buffer or form them again, so they have to be those of the
+ * inputs. */
 static void
 backward(const struct shape *s, size_t seed, enum cuda_operand_mode mode)
 {
-	struct k3_kda_conv_args a = args_of(s);
+	struct cuda_case c, forward;
+	struct k3_kda_conv_args f = forward_case(&forward, s, seed), a = args_of(s);
 	size_t width = 3 * a.p, halo = (a.taps - 1) * width;
-	struct k3_weight *dw[] = {&a.dcq, &a.dck, &a.dcv};
-	struct cuda_case c;
+	struct k3_weight *dw[] = {&a.dcq, &a.dck, &a.dcv}, *w[] = {&a.cq, &a.ck, &a.cv};
+	const struct k3_weight *given[] = {&f.cq, &f.ck, &f.cv};
+	void *buf[CUDA_CASE_MAX];
 
+	for (size_t i = 0; i < forward.n; i++)
+		buf[i] = forward.operand[i].host;
+	k3_kda_conv_fwd_cpu_f32(buf, &f);
 	cuda_case_begin(&c, seed);
 	cuda_case_add(&c, CUDA_T, CUDA_W, a.t * width, 0, "dqkvr");
-	cuda_case_add(&c, CUDA_T, CUDA_R, a.t * width, 0.1, "qkv");
-	cuda_case_add(&c, CUDA_F32, CUDA_R, a.t * 2 * a.h, 1, "rstd");
-	cuda_case_add(&c, CUDA_T, CUDA_R, a.t * width, 1, "qkvr");
-	kda_tile_add(&c, &s->tile);
+	for (uint32_t i = 0; i < 4; i++)
+		copy_operand(&c, &forward, i);
 	a.dqkv.first = (uint32_t)c.n;
 	for (size_t h = 0; h < a.h; h += a.group_heads, a.dqkv.n++)
 		cuda_case_add(&c, CUDA_T, CUDA_R,
 			      a.t * 3 * a.k * (a.h - h < a.group_heads ? a.h - h : a.group_heads),
 			      1, "dqkv");
-	a.halo_in = cuda_case_list(&c, CUDA_T, CUDA_R, s->tile.hist_in > 0, halo, 1, "halo_in");
+	a.halo_in = (struct k3_list){(uint32_t)c.n, f.halo_in.n};
+	if (f.halo_in.n)
+		copy_operand(&c, &forward, f.halo_in.first);
 	a.dhalo_out =
 		cuda_case_list(&c, CUDA_T, CUDA_R, s->tile.hist_out > 0, halo, 1, "dhalo_out");
 	a.dhalo_in = cuda_case_list(&c, CUDA_T, CUDA_W, s->tile.hist_in > 0, halo, 0, "dhalo_in");
 	for (int j = 0; j < 3; j++)
 		*dw[j] = cuda_case_weight(&c, CUDA_F32, mode, a.p, a.taps, a.p, 1, "dc");
-	taps(&c, &a);
+	for (int j = 0; j < 3; j++) {
+		*w[j] = *given[j];
+		w[j]->first = (uint32_t)c.n;
+		copy_operand(&c, &forward, given[j]->first);
+	}
 	CUDA_CASE_COMPARE(&c, "kda_conv_bwd", &a, k3_kda_conv_bwd_cpu_f32, kda_conv_bwd,
 			  k3_kda_conv_bwd_cuda_scratch(&a));
+	cuda_case_end(&forward);
 	cuda_case_end(&c);
 }
 
