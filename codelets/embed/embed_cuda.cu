@@ -4,7 +4,8 @@
  * who adds the gradients of its tokens in ascending order: the sum of the CPU kernel, bit for bit in
  * float.  A token's place in the sorted list is the number of smaller keys; counting them costs t^2
  * comparisons, which at the lengths of a tile is less than the launches of a radix sort.  The trap:
- * one id may have every token of a tile (padding), so the sum keeps several rows in flight.
+ * one id may have every token of a tile (padding) and a few percent of any text, and its sum is one
+ * chain: its rows are under way together, and their places before them.
  */
 #include "../cuda/pointers.cuh"
 #include "../cuda/runs.cuh"
@@ -13,7 +14,8 @@ extern "C" {
 #include "../../common/op/embed.h"
 }
 
-enum { THREADS = 256, BLOCKS_MOST = 128, ADD_THREADS = 128, IN_FLIGHT = 8, NO_ID = INT32_MAX };
+enum { THREADS = 256, BLOCKS_MOST = 128, ADD_THREADS = 128, IN_FLIGHT = 8, RANKED = 4 };
+static const uint32_t NO_ID = INT32_MAX;
 
 /* Blocks first .. first + n - 1 of the table. */
 struct table {
@@ -88,90 +90,129 @@ embed_fwd(void *const *buf, const struct k3_embed_args *a, const struct k3_cuda 
 	}
 }
 
-static __device__ __forceinline__ int32_t
+static __device__ __forceinline__ uint32_t
 id_of(const int32_t *ids, const int32_t *map, size_t i)
 {
-	return map && map[i] >= 0 ? (int32_t)NO_ID : ids[i];
+	return map && map[i] >= 0 ? NO_ID : (uint32_t)ids[i];
 }
 
-/* One warp per token: its place in the sorted list. */
+/* A warp has RANKED tokens: their places in the sorted list. */
 static __global__ void
-rank(int32_t *sorted, int32_t *sorted_id, const int32_t *ids, const int32_t *map, size_t t)
+rank(int32_t *sorted, uint32_t *sorted_id, const int32_t *ids, const int32_t *map, size_t t)
 {
-	size_t i = (size_t)blockIdx.x * (THREADS / 32) + threadIdx.x / 32;
+	size_t first = ((size_t)blockIdx.x * (THREADS / 32) + threadIdx.x / 32) * RANKED;
 	size_t lane = threadIdx.x % 32;
-	int place = 0;
+	uint32_t id[RANKED];
+	int place[RANKED] = {};
 
-	if (i >= t)
+	if (first >= t)
 		return;
-	int32_t id = id_of(ids, map, i);
+#pragma unroll
+	for (int k = 0; k < RANKED; k++)
+		id[k] = id_of(ids, map, first + k < t ? first + k : first);
+		/* of equal ids those before count, so bounds differ by one on the two sides */
 #pragma unroll 8
-	for (size_t j = lane; j < t; j += 32) {
-		int32_t other = id_of(ids, map, j);
-		place += other < id || (other == id && j < i);
+	for (size_t j = lane; j < first; j += 32) {
+		uint32_t other = id_of(ids, map, j);
+#pragma unroll
+		for (int k = 0; k < RANKED; k++)
+			place[k] += other < id[k] + 1;
+	}
+#pragma unroll 8
+	for (size_t j = first + RANKED + lane; j < t; j += 32) {
+		uint32_t other = id_of(ids, map, j);
+#pragma unroll
+		for (int k = 0; k < RANKED; k++)
+			place[k] += other < id[k];
+	}
+	if (lane < RANKED && first + lane < t) {
+		uint32_t other = id_of(ids, map, first + lane);
+#pragma unroll
+		for (int k = 0; k < RANKED; k++)
+			place[k] += other < id[k] + (lane < (size_t)k);
 	}
 #pragma unroll
-	for (int step = 16; step > 0; step >>= 1)
-		place += __shfl_xor_sync(0xffffffffu, place, step);
-	if (lane == 0) {
-		sorted[place] = (int32_t)i;
-		sorted_id[place] = id;
+	for (int k = 0; k < RANKED; k++) {
+		int to = (int)__reduce_add_sync(0xffffffffu, (unsigned)place[k]);
+		if (lane == 0 && first + k < t) {
+			sorted[to] = (int32_t)(first + k);
+			sorted_id[to] = id[k];
+		}
 	}
 }
 
-/* Adds the rows of dy that follow each other in the sorted list under one id, columns c .. c+N-1. */
+/* N columns as they lie in memory: words, as an array of bf16 would be moved one by one. */
+template <typename T, int N> struct alignas(sizeof(T) * N) columns {
+	uint32_t word[sizeof(T) * N / 4];
+};
+template <> struct columns<k3_bf16, 1> {
+	uint16_t word;
+};
+
+/* The lane's place from r on, or -1: another id. */
+static __device__ __forceinline__ int
+place_at(const int32_t *sorted, const uint32_t *sorted_id, uint32_t id, size_t r, size_t t)
+{
+	size_t at = r + threadIdx.x % 32;
+
+	return at < t && sorted_id[at] == id ? sorted[at] : -1;
+}
+
+/* row += the rows of dy whose places follow each other from `from` on under one id; columns c ..
+ * c+N-1, none if c is not below d. */
 template <typename T, int N>
 static __device__ __forceinline__ void
-add_rows(float *row, const T *dy, const int32_t *sorted, const int32_t *sorted_id, size_t from,
+add_rows(float *row, const T *dy, const int32_t *sorted, const uint32_t *sorted_id, size_t from,
 	 size_t t, size_t c, size_t d)
 {
-	struct alignas(sizeof(T) * N) part {
-		T x[N];
-	} x[IN_FLIGHT];
-	int32_t id = sorted_id[from];
-	float sum[N];
-	int n = IN_FLIGHT;
+	uint32_t id = sorted_id[from];
+	int place = place_at(sorted, sorted_id, id, from, t), n;
+	float sum[N] = {}, x[N];
 
-	run_load<float, N>(sum, row + c);
-	for (size_t r = from; n == IN_FLIGHT; r += IN_FLIGHT) {
-		int32_t place[IN_FLIGHT];
-		n = 0;
-		/* all places first: a load that waits for the one before it costs a round trip */
+	if (c < d)
+		run_load<float, N>(sum, row + c);
+	for (size_t r = from; (n = __popc(__ballot_sync(0xffffffffu, place >= 0))) > 0; r += 32) {
+		int next = place_at(sorted, sorted_id, id, r + 32, t);
+
+		for (int first = 0; first < n; first += IN_FLIGHT) {
+			struct columns<T, N> raw[IN_FLIGHT];
 #pragma unroll
-		for (int f = 0; f < IN_FLIGHT; f++) {
-			size_t at = r + f < t ? r + f : t - 1;
-			place[f] = sorted[at];
-			n += r + f < t && sorted_id[at] == id;
+			for (int f = 0; f < IN_FLIGHT; f++) {
+				int at = __shfl_sync(0xffffffffu, place, first + f);
+				if (first + f < n && c < d)
+					raw[f] =
+						*(const struct columns<T, N> *)(dy +
+										(size_t)at * d + c);
+			}
+#pragma unroll
+			for (int f = 0; f < IN_FLIGHT; f++) {
+				if (first + f >= n)
+					continue;
+				run_load<T, N>(x, (const T *)&raw[f]);
+#pragma unroll
+				for (int k = 0; k < N; k++)
+					sum[k] += x[k];
+			}
 		}
-#pragma unroll
-		for (int f = 0; f < IN_FLIGHT; f++)
-			if (f < n)
-				x[f] = *(const struct part *)(dy + (size_t)place[f] * d + c);
-#pragma unroll
-		for (int f = 0; f < IN_FLIGHT; f++)
-#pragma unroll
-			for (int k = 0; k < N; k++)
-				if (f < n)
-					sum[k] += wide(x[f].x[k]);
+		place = next;
 	}
-	run_store<float, N>(row + c, sum);
+	if (c < d)
+		run_store<float, N>(row + c, sum);
 }
 
-/* One block per place of the sorted list: the first of an id adds all of them. */
+/* Blocks of a place of the sorted list: the first of an id adds all of them. */
 template <typename T, int N>
 static __global__ void
-add(const __grid_constant__ struct table table, const T *dy, const int32_t *sorted,
-    const int32_t *sorted_id, size_t t)
+__launch_bounds__(ADD_THREADS) add(const __grid_constant__ struct table table, const T *dy,
+				   const int32_t *sorted, const uint32_t *sorted_id, size_t t)
 {
-	size_t from = blockIdx.x;
-	int32_t id = sorted_id[from];
+	size_t from = blockIdx.x, c = ((size_t)blockIdx.y * ADD_THREADS + threadIdx.x) * N;
+	uint32_t id = sorted_id[from];
 
 	if (id == NO_ID || (from > 0 && sorted_id[from - 1] == id))
 		return;
-	float *row = table_row<float>(table, id);
-	if (!row)
-		return;
-	for (size_t c = threadIdx.x * N; c < table.d; c += ADD_THREADS * N)
+	float *row = table_row<float>(table, (int32_t)id);
+	if (row)
 		add_rows<T, N>(row, dy, sorted, sorted_id, from, t, c, table.d);
 }
 
@@ -192,34 +233,42 @@ clear_table(void *const *buf, const struct k3_weight *w, cudaStream_t stream)
 	}
 }
 
+/* Adds the sorted rows to the blocks of the table, N columns a lane. */
+template <typename T, int N>
+static void
+add_all(void *const *buf, const struct k3_embed_args *a, const int32_t *sorted,
+	const uint32_t *sorted_id, cudaStream_t stream)
+{
+	dim3 grid((unsigned)a->t, blocks_for(a->d, ADD_THREADS * N));
+
+	for (uint32_t first = 0; first < a->table.n; first += BLOCKS_MOST) {
+		add<T, N><<<grid, ADD_THREADS, 0, stream>>>(table_part(buf, &a->table, first),
+							    (const T *)buf[0], sorted, sorted_id,
+							    a->t);
+		K3_CUDA_LAUNCHED("add");
+	}
+}
+
 template <typename T>
 static void
 embed_bwd(void *const *buf, const struct k3_embed_args *a, const struct k3_cuda *cuda)
 {
-	const int n = k3_pack<T>::n;
 	cudaStream_t stream = (cudaStream_t)cuda->stream;
-	const T *dy = (const T *)buf[0];
-	const int32_t *ids = (const int32_t *)buf[1];
 	const int32_t *map = a->map.n ? (const int32_t *)buf[a->map.first] : nullptr;
-	int32_t *sorted = (int32_t *)cuda->scratch, *sorted_id = sorted + a->t;
+	int32_t *sorted = (int32_t *)cuda->scratch;
+	uint32_t *sorted_id = (uint32_t *)(sorted + a->t);
 
 	if (!a->table.accumulate)
 		clear_table(buf, &a->table, stream);
-	if (a->t == 0)
+	if (a->t == 0 || a->d == 0)
 		return;
-	rank<<<blocks_for(a->t, THREADS / 32), THREADS, 0, stream>>>(sorted, sorted_id, ids, map,
-								     a->t);
+	rank<<<blocks_for(a->t, THREADS / 32 * RANKED), THREADS, 0, stream>>>(
+		sorted, sorted_id, (const int32_t *)buf[1], map, a->t);
 	K3_CUDA_LAUNCHED("rank");
-	for (uint32_t first = 0; first < a->table.n; first += BLOCKS_MOST) {
-		struct table table = table_part(buf, &a->table, first);
-		if (a->d % n == 0)
-			add<T, n><<<(unsigned)a->t, ADD_THREADS, 0, stream>>>(table, dy, sorted,
-									      sorted_id, a->t);
-		else
-			add<T, 1><<<(unsigned)a->t, ADD_THREADS, 0, stream>>>(table, dy, sorted,
-									      sorted_id, a->t);
-		K3_CUDA_LAUNCHED("add");
-	}
+	if (a->d % k3_pack<T>::n == 0)
+		add_all<T, k3_pack<T>::n>(buf, a, sorted, sorted_id, stream);
+	else
+		add_all<T, 1>(buf, a, sorted, sorted_id, stream);
 }
 
 K3_CUDA_BOTH(embed_fwd, k3_embed_args)
