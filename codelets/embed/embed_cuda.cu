@@ -5,7 +5,7 @@
  * float.  A token's place in the sorted list is the number of smaller keys; counting them costs t^2
  * comparisons, which at the lengths of a tile is less than the launches of a radix sort.  The trap:
  * one id may have every token of a tile (padding) and a few percent of any text, and its sum is one
- * chain, so many rows are in flight for few columns of each warp.
+ * chain: its rows are under way together, and their places before them.
  */
 #include "../cuda/pointers.cuh"
 #include "../cuda/runs.cuh"
@@ -14,7 +14,7 @@ extern "C" {
 #include "../../common/op/embed.h"
 }
 
-enum { THREADS = 256, BLOCKS_MOST = 128, ADD_THREADS = 128, IN_FLIGHT = 32, RANKED = 4 };
+enum { THREADS = 256, BLOCKS_MOST = 128, ADD_THREADS = 128, IN_FLIGHT = 8, RANKED = 4 };
 static const uint32_t NO_ID = INT32_MAX;
 
 /* Blocks first .. first + n - 1 of the table. */
@@ -141,9 +141,12 @@ rank(int32_t *sorted, uint32_t *sorted_id, const int32_t *ids, const int32_t *ma
 	}
 }
 
-/* N columns as they lie in memory. */
+/* N columns as they lie in memory: words, as an array of bf16 would be moved one by one. */
 template <typename T, int N> struct alignas(sizeof(T) * N) columns {
-	T x[N];
+	uint32_t word[sizeof(T) * N / 4];
+};
+template <> struct columns<k3_bf16, 1> {
+	uint16_t word;
 };
 
 /* The lane's place from r on, or -1: another id. */
@@ -164,30 +167,37 @@ add_rows(float *row, const T *dy, const int32_t *sorted, const uint32_t *sorted_
 {
 	uint32_t id = sorted_id[from];
 	int place = place_at(sorted, sorted_id, id, from, t), n;
-	struct columns<float, N> sum = {
-	};
+	float sum[N] = {}, x[N];
 
 	if (c < d)
-		sum = *(const struct columns<float, N> *)(row + c);
-	for (size_t r = from; (n = __popc(__ballot_sync(0xffffffffu, place >= 0))) > 0;
-	     r += IN_FLIGHT) {
-		struct columns<T, N> x[IN_FLIGHT];
+		run_load<float, N>(sum, row + c);
+	for (size_t r = from; (n = __popc(__ballot_sync(0xffffffffu, place >= 0))) > 0; r += 32) {
+		int next = place_at(sorted, sorted_id, id, r + 32, t);
+
+		for (int first = 0; first < n; first += IN_FLIGHT) {
+			struct columns<T, N> raw[IN_FLIGHT];
 #pragma unroll
-		for (int f = 0; f < IN_FLIGHT; f++) {
-			size_t at = (size_t)__shfl_sync(0xffffffffu, place, f);
-			if (f < n && c < d)
-				x[f] = *(const struct columns<T, N> *)(dy + at * d + c);
+			for (int f = 0; f < IN_FLIGHT; f++) {
+				int at = __shfl_sync(0xffffffffu, place, first + f);
+				if (first + f < n && c < d)
+					raw[f] =
+						*(const struct columns<T, N> *)(dy +
+										(size_t)at * d + c);
+			}
+#pragma unroll
+			for (int f = 0; f < IN_FLIGHT; f++) {
+				if (first + f >= n)
+					continue;
+				run_load<T, N>(x, (const T *)&raw[f]);
+#pragma unroll
+				for (int k = 0; k < N; k++)
+					sum[k] += x[k];
+			}
 		}
-		place = place_at(sorted, sorted_id, id, r + IN_FLIGHT, t);
-#pragma unroll
-		for (int f = 0; f < IN_FLIGHT; f++)
-#pragma unroll
-			for (int k = 0; k < N; k++)
-				if (f < n)
-					sum.x[k] += wide(x[f].x[k]);
+		place = next;
 	}
 	if (c < d)
-		*(struct columns<float, N> *)(row + c) = sum;
+		run_store<float, N>(row + c, sum);
 }
 
 /* Blocks of a place of the sorted list: the first of an id adds all of them. */
@@ -255,8 +265,8 @@ embed_bwd(void *const *buf, const struct k3_embed_args *a, const struct k3_cuda 
 	rank<<<blocks_for(a->t, THREADS / 32 * RANKED), THREADS, 0, stream>>>(
 		sorted, sorted_id, (const int32_t *)buf[1], map, a->t);
 	K3_CUDA_LAUNCHED("rank");
-	if (a->d % 2 == 0)
-		add_all<T, 2>(buf, a, sorted, sorted_id, stream);
+	if (a->d % k3_pack<T>::n == 0)
+		add_all<T, k3_pack<T>::n>(buf, a, sorted, sorted_id, stream);
 	else
 		add_all<T, 1>(buf, a, sorted, sorted_id, stream);
 }
