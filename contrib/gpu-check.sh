@@ -4,14 +4,14 @@
 # --build DIR    holds the programs and device tests: a build tree, or a folder with all of them (build, beside contrib)
 # --data DIR     holds golden/*.safetensors (tests/data)
 # --out DIR      gets logs and tables (DIR of --build, gpu-check)
-# --only PARTS   some of: tests verify train prints ops steps sanitizer
+# --only PARTS   some of: tests verify train ops steps prints sanitizer
 # --limit N      seconds for all of it (520); what does not fit is skipped with a line
 # tests      every device test program
 # verify     golden cases on the GPU, fp32 and bf16 with the routes of the file
 # train      debug17 on the text of this project, and from a checkpoint half-way: equal losses and fingerprints
-# prints     fingerprints of a step under eager, lws, prio and dmdas, each twice: equal bits
 # ops        k3_bench op on the GPU, both types, sizes of debug24 at 8,192 tokens
 # steps      k3_bench step on the GPU: debug24, 8,192 tokens, bf16; with less memory; with cores beside the GPU
+# prints     fingerprints of a step under eager, lws, prio and dmdas, each twice: equal bits
 # sanitizer  compute-sanitizer memcheck and racecheck on a small run
 # Libraries are looked for in DIR, DIR/lib, DIR/.libs and LD_LIBRARY_PATH.  A figure below its target is told and is no
 # failure.  The last line is `N passed, N failed`; status 0 only when something ran and nothing failed.
@@ -20,7 +20,7 @@ top=$(cd "$(dirname "$0")/.." && pwd)
 build=$top/build
 data=$top/tests/data
 out=
-only=tests,verify,train,prints,ops,steps,sanitizer
+only=tests,verify,train,ops,steps,prints,sanitizer
 limit_s=520
 begin=$(date +%s)
 
@@ -38,7 +38,7 @@ while [ $# -gt 0 ]; do
 done
 for part in $(echo "$only" | tr , ' '); do
 	case $part in
-	tests | verify | train | prints | ops | steps | sanitizer) ;;
+	tests | verify | train | ops | steps | prints | sanitizer) ;;
 	*) echo "gpu-check.sh: unknown part $part; --help names all" >&2; exit 2 ;;
 	esac
 done
@@ -430,8 +430,8 @@ sed -n 's/^# \(device .*\); times.*/\1/p' "$out/device.tsv"
 ! wants tests || run_tests
 ! wants verify || run_verify
 ! wants train || run_train
-! wants prints || run_prints
 ! wants ops || run_ops
 ! wants steps || run_steps
+! wants prints || run_prints
 ! wants sanitizer || run_sanitizer
 finish

@@ -10,7 +10,7 @@
 #include "program.h"
 #include "scratch.h"
 
-#define TEST(name) Test(bench_op, name, .init = scratch_start, .fini = scratch_stop, .timeout = 120)
+#define TEST(name) Test(bench_op, name, .init = scratch_start, .fini = scratch_stop, .timeout = 240)
 
 /* Odd sizes: rows and chunks are not whole blocks. */
 #define SMALL "--model tiny --tokens 33 --sequence 130 --repeat 2"
