@@ -12,6 +12,7 @@
 #include "../common/rng.h"
 #include "../common/status.h"
 #include "../planner/model_flops.h"
+#include "../tasks/gpu_memory.h"
 #include "../tasks/trace.h"
 #include "../tasks/usage.h"
 #include "bench_device.h"
@@ -26,9 +27,10 @@ struct bench {
 	const struct k3i_step_case *what;
 	struct k3_session session;
 	struct k3i_device *device; /* NULL: CPU workers alone */
-	size_t tokens;		   /* of a microbatch */
-	int32_t *rows[2], *doc;	   /* by parity: accumulate x (ids | labels) */
-	uint64_t step;		   /* next to be submitted */
+	struct k3_gpu_memory gpu;
+	size_t tokens;		/* of a microbatch */
+	int32_t *rows[2], *doc; /* by parity: accumulate x (ids | labels) */
+	uint64_t step;		/* next to be submitted */
 	double submit_cpu_s, submitted;
 };
 
@@ -66,6 +68,25 @@ layout_of(const struct bench *b)
 	return layout;
 }
 
+/* What a GPU may hold, against what the steps need. */
+static int
+check_gpu_memory(struct bench *b)
+{
+	const struct k3i_step_case *what = b->what;
+	struct k3_run_shape shape = {.tokens = b->tokens,
+				     .accumulate = (uint32_t)what->accumulate,
+				     .max_patches = what->plan.max_patches,
+				     .gpu_scratch = k3_device_scratch_bytes};
+	struct k3_memory memory;
+	int ret;
+
+	K3_TRY(k3_memory_run(&memory, b->session.model, &shape));
+	K3_TRY(k3_gpu_memory_check(&b->gpu, &memory));
+out:
+	k3_memory_fini(&memory);
+	return ret;
+}
+
 static int
 open_all(struct bench *b, const struct k3i_step_case *what)
 {
@@ -87,8 +108,11 @@ open_all(struct bench *b, const struct k3i_step_case *what)
 			       &(struct k3_runtime_options){.window = what->window,
 							    .device = what->device,
 							    .trace_dir = what->trace_dir}));
-	if (what->device != K3_DEVICE_CPU)
+	b->gpu.fits = true;
+	if (what->device != K3_DEVICE_CPU) {
+		K3_TRY(check_gpu_memory(b));
 		K3_TRY(k3i_device_open(&b->device, what->plan.dtype == K3_BF16, 0));
+	}
 out:
 	return ret;
 }
@@ -135,9 +159,11 @@ submit_step(struct bench *b)
 		K3_TRY(k3_submit_plan(b->session.store, plan, &batch, m == 0 ? hyper : NULL));
 		b->submitted += (double)plan->n_tasks;
 	}
+	k3_gpu_memory_microbatches_done(&b->gpu, b->session.store);
 	k3_runtime_step(b->session.runtime, (int32_t)b->step + 1, -1);
 	K3_TRY(k3_session_optimizer(&b->session, (uint32_t)b->step & 1, &plan));
 	K3_TRY(k3_submit_plan(b->session.store, plan, NULL, NULL));
+	k3_gpu_memory_step_done(&b->gpu, b->session.store);
 	b->submitted += (double)plan->n_tasks;
 	b->submit_cpu_s += k3_clock_s(CLOCK_THREAD_CPUTIME_ID) - cpu_s;
 	b->step++;

@@ -14,8 +14,8 @@
 /* Plans may be dropped when the clock has moved by PLAN_IS_OLD since their last use. */
 enum { CACHED_PLANS = 64, PLAN_IS_OLD = 4 };
 
-/* Initial values depend on nothing, so all their tasks would be ready at once; a worker that steals looks
- * through a whole queue of them for one that it can run, and holds up the one that has it. */
+/* Initial values depend on nothing, so all their tasks would be ready at once; a worker that steals
+ * looks through a whole queue of them for one that it can run, and holds up the one that has it. */
 enum { INIT_WINDOW = 32 };
 
 int
@@ -81,6 +81,24 @@ out:
 	return ret;
 }
 
+/* On a GPU, with a tile that was given: nothing is gained by groups, but experts keep within a row
+ * block. */
+static void
+fewest_groups(struct k3_cut *cut, const struct k3_plan_options *options,
+	      const struct k3_config *config)
+{
+	size_t block_bytes = options->block_bytes ? options->block_bytes : K3_BLOCK_BYTES;
+	size_t stack_bytes =
+		sizeof(float) * config->experts * 2 * config->expert_ffn * config->latent;
+
+	if (!cut->kda_groups)
+		cut->kda_groups = 1;
+	if (!cut->mla_groups)
+		cut->mla_groups = 1;
+	if (!cut->expert_groups && config->experts && stack_bytes <= block_bytes)
+		cut->expert_groups = 1;
+}
+
 int
 k3_session_cut(struct k3_plan_options *options, struct k3_machine *machine, struct k3_cut *cut,
 	       const struct k3_config *config, size_t tokens)
@@ -88,6 +106,8 @@ k3_session_cut(struct k3_plan_options *options, struct k3_machine *machine, stru
 	int ret;
 
 	options->machine = machine;
+	if (cut->device != K3_DEVICE_CPU && cut->tile_tokens != K3_TILE_AUTO)
+		fewest_groups(cut, options, config);
 	options->kda_groups = (uint32_t)cut->kda_groups;
 	options->mla_groups = (uint32_t)cut->mla_groups;
 	options->expert_groups = (uint32_t)cut->expert_groups;

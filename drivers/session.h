@@ -79,7 +79,9 @@ int k3_session_machine(struct k3_machine *machine, const char *file, enum k3_dev
 #define K3_GROUPS_OPTION(name, target, what)                                                       \
 	{                                                                                          \
 		name, "N", K3_OPT_INT, (target), 1, 65536,                                         \
-			"groups that the " what " are cut in (2, or chosen with the tile)", false  \
+			"groups that the " what " are cut in (2, on a GPU 1, or chosen with the "   \
+			"tile)",                                                                   \
+			false                                                                      \
 	}
 #define K3_CUT_OPTIONS(cut)                                                                        \
 	{"tile-tokens",                                                                            \

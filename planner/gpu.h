@@ -6,8 +6,9 @@
  *   cost_us = task_us + call_us[kind] + f / (product_share[kind] * flops_per_us[dtype])
  *                     + b / (memory_share[kind] * bytes_per_us)
  *
- * dtype is that of the plan's activations.  The shares are those of this library's kernels (gpu.c); the rates are the device's: from the machine
- * file, else from the device that is there, else those of an H200.
+ * dtype is that of the plan's activations.  The shares are those of this library's kernels (gpu.c);
+ * the rates are the device's: from the machine file, else from the device that is there, else those
+ * of an H200.
  */
 #ifndef K3_PLANNER_GPU_H
 #define K3_PLANNER_GPU_H

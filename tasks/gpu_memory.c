@@ -1,5 +1,5 @@
-/* The trap: under a limit that is too small for everything, copies come and go, so what is held at a
- * moment says nothing about allocations; then only the limit is told. */
+/* The trap: under a limit that is too small for everything, copies come and go, so what is held at
+ * a moment says nothing about allocations; then only the limit is told. */
 #include "gpu_memory.h"
 
 #include <stdlib.h>
@@ -35,7 +35,7 @@ main_memory(void)
 	return bytes;
 }
 
-/* Data that leave a GPU keep their place in main memory when they come back, so it needs room for all. */
+/* Data that leave a GPU keep their place in main memory when they come back: all need room. */
 static int
 check_main_memory(const struct k3_gpu_memory *gpu)
 {
@@ -100,8 +100,8 @@ k3_gpu_memory_microbatches_done(const struct k3_gpu_memory *gpu, struct k3_store
 /* Vectors are many and small: what they take is not worth asking for it. */
 enum { LEAST_BYTES = 1 << 20 };
 
-/* Main memory gets a copy while the GPU works on the next step: what is there twice need not be written
- * back when its place is wanted. */
+/* Main memory gets a copy while the GPU works on the next step: what is there twice need not be
+ * written back when its place is wanted. */
 static void
 let_rest(starpu_data_handle_t handle)
 {

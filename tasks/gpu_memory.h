@@ -1,7 +1,7 @@
 /* What GPUs hold, against what the plan promised and what StarPU may use there.
  *
- * A GPU is a memory node of StarPU: a copy of each datum that its tasks use, at most what the plan's
- * bound says.  Scratch of kernels is apart: StarPU does not know it.
+ * A GPU is a memory node of StarPU: a copy of each datum that its tasks use, at most what the
+ * plan's bound says.  Scratch of kernels is apart: StarPU does not know it.
  */
 #ifndef K3_TASKS_GPU_MEMORY_H
 #define K3_TASKS_GPU_MEMORY_H
@@ -19,8 +19,8 @@ struct k3_gpu_memory {
  * task, or main memory not what leaves a GPU, and StarPU would wait for ever
  */
 int k3_gpu_memory_check(struct k3_gpu_memory *gpu, const struct k3_memory *memory);
-/* Under a limit that is too small for everything StarPU moves data to main memory and back.  These tell
- * it what may go first, behind the tasks submitted so far; they do nothing where all fits. */
+/* Under a limit that is too small for everything StarPU moves data to main memory and back.  These
+ * tell it what may go first, behind the tasks submitted so far; they do nothing where all fits. */
 /** After the microbatches of a step: activations are over. */
 void k3_gpu_memory_microbatches_done(const struct k3_gpu_memory *gpu, struct k3_store *store);
 /** After a step: gradients are over; masters and moments rest until the next optimizer. */

@@ -115,9 +115,10 @@ report_models(const char *when, bool repair)
 	return ret;
 }
 
-/* StarPU counts what it takes of main memory up to what hwloc saw when it started, and waits for ever when
- * data that leave a GPU do not fit; memory that a machine adds as it is used is not in that.  Programs
- * check the machine's memory against the plan, so unless the user sets a limit nothing is counted. */
+/* StarPU counts what it takes of main memory up to what hwloc saw when it started, and waits for
+ * ever when data that leave a GPU do not fit; memory that a machine adds as it is used is not in
+ * that.  Programs check the machine's memory against the plan, so unless the user sets a limit
+ * nothing is counted. */
 static void
 leave_main_memory_uncounted(void)
 {
@@ -149,8 +150,8 @@ k3_runtime_create(struct k3_runtime **runtime, const struct k3_runtime_options *
 	starpu_conf_init(&conf);
 	if (options->device == K3_DEVICE_CPU)
 		conf.ncuda = 0;
-	/* what cannot run on a GPU is loading; more workers would look for it all the time, in queues that
-	 * the GPU's worker needs */
+	/* what cannot run on a GPU is loading; more workers would look for it all the time, in
+	 * queues that the GPU's worker needs */
 	if (options->device == K3_DEVICE_CUDA)
 		conf.ncpus = 1;
 	k3_codelets_use_history(options->calibrate);

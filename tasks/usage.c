@@ -7,8 +7,8 @@
 
 #include "../common/log.h"
 
-/* Tasks that short lose several percent to the runtime (about 10 us each); on a GPU most of that passes
- * while the task before runs. */
+/* Tasks that short lose several percent to the runtime (about 10 us each); on a GPU most of that
+ * passes while the task before runs. */
 static const double short_task_ms = 1, gpu_short_task_ms = 0.05;
 
 void

@@ -50,7 +50,7 @@ TEST(every_operation_costs_something_and_no_less_on_half_the_device)
 		     k3_gpu_cost_us(&gpu, K3_OP_DENSE_FFN_FWD, K3_F32, 1e12, 0));
 }
 
-/* Costs of the plan are the GPU's where it has a kernel; both are there for a scheduler to compare. */
+/* Costs of the plan are the GPU's where it has a kernel; a scheduler can compare both. */
 TEST(tasks_cost_what_they_take_where_they_run)
 {
 	struct k3_plan_options o;

@@ -1,8 +1,8 @@
 /* Products with weights in row blocks.
  *
  * The trap: a gradient by the input is a sum over the blocks.  Where results are bf16 and a sum has
- * several terms, it is made in float, some rows at a time, in the memory behind cuBLAS's work space, so
- * that it is rounded once.
+ * several terms, it is made in float, some rows at a time, in memory of the stream, so that it is
+ * rounded once.
  */
 #include "device.cuh"
 

@@ -1,6 +1,6 @@
-/* Gradients by the input of weights in row blocks.  The bound for bf16 tells one rounding from several: of
- * sums of 256 normal products the RMS error is 0.00166 with one, 0.00205 with one more after the first
- * half, 0.0035 with one after each of eight blocks (simulated). */
+/* Gradients by the input of weights in row blocks.  The bound for bf16 tells one rounding from
+ * several: of sums of 256 normal products the RMS error is 0.00166 with one, 0.00205 with one more
+ * after the first half, 0.0035 with one after each of eight blocks (simulated). */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
