@@ -103,6 +103,44 @@ k3_device_gpu(struct k3_gpu *gpu)
 	return true;
 }
 
+/* MiB that a variable of the environment grants; -1: it does not say. */
+static long long
+granted_mib(const char *name)
+{
+	const char *text = getenv(name);
+	char *end;
+	long long mib = text ? strtoll(text, &end, 10) : -1;
+
+	return text && end != text && mib >= 0 ? mib : -1;
+}
+
+uint64_t
+k3_device_memory_limit(void)
+{
+	struct cudaDeviceProp properties;
+	uint64_t least = 0, bytes;
+	int n = 0;
+
+	if (cudaGetDeviceCount(&n) != cudaSuccess)
+		return 0;
+	for (int i = 0; i < n; i++) {
+		char own[64];
+		snprintf(own, sizeof(own), "STARPU_LIMIT_CUDA_%d_MEM", i);
+		long long mib = granted_mib(own);
+		if (mib < 0)
+			mib = granted_mib("STARPU_LIMIT_CUDA_MEM");
+		if (mib >= 0)
+			bytes = (uint64_t)mib << 20;
+		else if (cudaGetDeviceProperties(&properties, i) == cudaSuccess)
+			bytes = properties.totalGlobalMem / 10 * 9;
+		else
+			continue;
+		if (!least || bytes < least)
+			least = bytes;
+	}
+	return least;
+}
+
 int
 k3i_device_choose(enum k3_device device)
 {
@@ -229,6 +267,12 @@ k3_device_gpu(struct k3_gpu *gpu)
 {
 	(void)gpu;
 	return false;
+}
+
+uint64_t
+k3_device_memory_limit(void)
+{
+	return 0;
 }
 
 int
