@@ -41,7 +41,8 @@ struct kda_entry {
 enum { KDA_TABLE_HEAD = 4 };
 
 /** Type of tiles, of what stages hand on and of the operands of products.  It is float for narrow
- * heads: their sums are too short to hide what rounding W, V~ and the states to bf16 would add. */
+ * heads: a few products that cancel (dO V~^T, Q K^T) show what the rounding of V~ and Pq adds,
+ * which the sums of wide heads average out. */
 template <typename T, int KP> struct kda_tile {
 	typedef float type;
 };

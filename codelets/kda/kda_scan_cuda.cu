@@ -1,6 +1,7 @@
 /* KDA's states, chunk after chunk (model.md 3.4): V~ = U - W S, o = s Q exp(G) S + Pq V~, S =
- * exp(G_last) S + K-^T V~.  The next chunk's tiles are on their way meanwhile (bf16; float has
- * no room for two).  The backward's repetition keeps V~ and the entering states in place of o.
+ * exp(G_last) S + K-^T V~.  The next chunk's tiles are on their way meanwhile (bf16 tiles; float
+ * ones have no room for two).  The backward's repetition keeps V~ and the entering states in place
+ * of o.
  */
 #include "kda_scan.cuh"
 

@@ -121,7 +121,8 @@ gate_vectors(struct cuda_case *c, const struct shape *s, struct k3_kda_chunk_arg
 	a->dt_bias = cuda_case_weight(c, CUDA_F32, CUDA_R, 1, s->h * s->k, 1, 1, "dt_bias");
 }
 
-/* bf16 heads of up to 64 are float inside: what they write is off by its own rounding, 2^-8 at most. */
+/* bf16 heads of up to 64 are float inside: what they write is off by its own rounding, at most
+ * 2^-8. */
 static void
 narrow_bounds(struct cuda_case *c, const struct shape *s)
 {
