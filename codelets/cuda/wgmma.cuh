@@ -214,16 +214,6 @@ wgmma_rows(float *d, const uint32_t *a, uint32_t tile, int rows, int k)
 	wgmma_register<COLS>(d, a, mn_major(tile, rows, k));
 }
 
-/** 2^x, at most 2 units in the last place. */
-static __device__ __forceinline__ float
-power_of_2(float x)
-{
-	float y;
-
-	asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-	return y;
-}
-
 /** Two accumulators, rounded, as one register of a left operand. */
 static __device__ __forceinline__ uint32_t
 bf16_pair(float x, float y)

@@ -179,18 +179,6 @@ conv_window(float (*u)[N], const struct conv &c, const struct conv_lanes &l,
 	}
 }
 
-/** Sum over the lanes of a head, in all of them. */
-static __device__ __forceinline__ float
-conv_head_sum(float x, int lanes)
-{
-#pragma unroll
-	for (int step = 16; step > 0; step >>= 1) {
-		float y = __shfl_xor_sync(0xffffffffu, x, step);
-		x += step < lanes ? y : 0.0f;
-	}
-	return x;
-}
-
 /* How many lanes have a head, 0: the fast kernels do not fit. */
 static inline int
 conv_lanes_of(const struct k3_kda_conv_args *a, size_t n)

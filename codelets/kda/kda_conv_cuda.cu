@@ -95,7 +95,7 @@ walk(const struct strip<T> &s, const struct conv &c, const struct conv_lanes &l,
 					       u[b]);
 			uint32_t row = conv_row(rows, m + b);
 			if (s.sums) {
-				float r = rsqrtf(conv_head_sum(sum, s.lanes) + c.eps);
+				float r = rsqrtf(lanes_sum(sum, s.lanes) + c.eps);
 				r = l.part < 2 ? r : 1.0f;
 #pragma unroll
 				for (int k = 0; k < N; k++)

@@ -66,9 +66,9 @@ decay_tiles(struct sums &s, const struct kda_decay &d, int pack)
 			float2 x = unpack_two(q.r[i]), y = unpack_two(k.r[i]);
 			float e0 = d.e[m][p], e1 = d.e[m][p + 1];
 
-			q.r[i] = pack_two(x.x * e0, x.y * e1);
-			down.r[i] = pack_two(beta.x * y.x * e0, beta.y * y.y * e1);
-			up.r[i] = pack_two(y.x * reciprocal(e0), y.y * reciprocal(e1));
+			q.r[i] = bf16_pair(x.x * e0, x.y * e1);
+			down.r[i] = bf16_pair(beta.x * y.x * e0, beta.y * y.y * e1);
+			up.r[i] = bf16_pair(y.x * reciprocal(e0), y.y * reciprocal(e1));
 		}
 		__syncwarp();
 		channels_store<64>(s.q, q, b * 16, pack);
@@ -216,8 +216,8 @@ gradient_of_p(struct sums &s, float scale)
 
 				*reinterpret_cast<uint32_t *>(s.dp + lower_at(b, col) +
 							      lower_pack(row % 16, n) + at % 8) =
-					pack_two(at <= row ? scale * c[n][2 * half] : 0.0f,
-						 at < row ? scale * c[n][2 * half + 1] : 0.0f);
+					bf16_pair(at <= row ? scale * c[n][2 * half] : 0.0f,
+						  at < row ? scale * c[n][2 * half + 1] : 0.0f);
 			}
 	}
 }

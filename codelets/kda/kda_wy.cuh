@@ -78,7 +78,7 @@ rounded(const float *x, float f0, float f1)
 	for (int i = 0; i < 4; i++) {
 		float f = i & 1 ? f1 : f0;
 
-		to.r[i] = pack_two(x[2 * i] * f, x[2 * i + 1] * f);
+		to.r[i] = bf16_pair(x[2 * i] * f, x[2 * i + 1] * f);
 	}
 	return to;
 }
