@@ -4,7 +4,6 @@
  * the chunk kernels the products' rate at 64-row chunks.
  */
 #include <cuda_runtime_api.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
