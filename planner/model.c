@@ -175,8 +175,8 @@ put_blocks(struct k3_model *m, size_t *at, const char *what, enum k3_data_kind k
 	}
 }
 
-/* Copies of the matrices' blocks, which have the same rows.  A parameter that is bf16 itself is read as
- * it is. */
+/* Copies of the matrices' blocks, which have the same rows.  A parameter that is bf16 itself is
+ * read as it is. */
 static void
 put_copies(struct k3_model *m, size_t *at)
 {

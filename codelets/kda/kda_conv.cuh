@@ -93,11 +93,11 @@ conv_input(const struct conv &c, const int32_t *order, int q)
 		      : (const T *)c.halo + (size_t)(c.taps - 1 + q) * width;
 }
 
-/* The fast kernels.  A warp walks over the positions of a strip, document by document.  A lane has N
- * neighbouring channels, which are in one head, as `lanes` lanes, a power of two, have a head.  Four
- * taps; the last inputs stay in registers, and what AHEAD later positions need is copied to shared
- * memory meanwhile, each lane's for itself, so there is no barrier.  The trap: loads to registers
- * would wait for each other, as a warp can tell only six of them apart. */
+/* The fast kernels.  A warp walks over the positions of a strip, document by document.  A lane
+ * has N neighbouring channels, which are in one head, as `lanes` lanes, a power of two, have a
+ * head.  Four taps; the last inputs stay in registers, and what AHEAD later positions need is
+ * copied to shared memory meanwhile, each lane's for itself, so there is no barrier.  The trap:
+ * loads to registers would wait for each other, as a warp can tell only six of them apart. */
 enum { CONV_TAPS = 4, CONV_AHEAD = 8 };
 
 struct conv_lanes {

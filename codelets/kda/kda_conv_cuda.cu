@@ -1,8 +1,8 @@
 /* KDA's convolution, SiLU and l2 norm on CUDA, forward; kda_conv_cpu.c has the formulas and
  * traps.
  *
- * Fast: kda_conv.cuh.  Any other shape: a warp has a position of one head of q, k or v and forms the
- * convolution twice, once for the norm and once for the result.
+ * Fast: kda_conv.cuh.  Any other shape: a warp has a position of one head of q, k or v and forms
+ * the convolution twice, once for the norm and once for the result.
  */
 #include "../cuda/pointers.cuh"
 #include "kda_conv.cuh"

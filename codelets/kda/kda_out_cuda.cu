@@ -1,7 +1,7 @@
 /* KDA's output on CUDA: RMS norm of each head, gate, projection.
  *
- * Fast: some neighbouring lanes have a head, one pack each, so that every value is read once and the
- * sums of `don` stay with the lanes over all rows.  Any other shape: kda_out.cuh.
+ * Fast: some neighbouring lanes have a head, one pack each, so that every value is read once and
+ * the sums of `don` stay with the lanes over all rows.  Any other shape: kda_out.cuh.
  */
 #include "../cuda/pointers.cuh"
 #include "../cuda/runs.cuh"

@@ -103,7 +103,8 @@ copy_commit(void)
 	asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-/** All but the N youngest groups of copies have arrived, and products may read them after a barrier. */
+/** All but the N youngest groups of copies have arrived, and products may read them after a
+ * barrier. */
 template <int N>
 static __device__ __forceinline__ void
 copy_wait(void)

@@ -1,5 +1,5 @@
-/* What a warp does with its 16 channels before the triangles of a bf16 chunk (kda_wy_cuda.cu): rows and
- * columns decayed to the pivots of sub-blocks, and what the walks over the states take.
+/* What a warp does with its 16 channels before the triangles of a bf16 chunk (kda_wy_cuda.cu):
+ * rows and columns decayed to the pivots of sub-blocks, and what the walks over the states take.
  */
 #ifndef K3_KDA_WY_CUH
 #define K3_KDA_WY_CUH

@@ -1,9 +1,9 @@
 /* Inside bf16 chunks (model.md 3.4, 3.5): decays, the triangles M and Pq, the inverse, W and U.
  *
- * A block has one chunk of one head at a time, a warp 16 of its channels (kda_channels.cuh): it decays
- * them, and at the end multiplies them by the inverse.  Between, the triangles add over all
- * channels: rows decayed to the pivot of their sub-block meet columns that were decayed to the same
- * pivot, so there is a copy of the columns for every sub-block of rows behind them.
+ * A block has one chunk of one head at a time, a warp 16 of its channels (kda_channels.cuh): it
+ * decays them, and at the end multiplies them by the inverse.  Between, the triangles add over
+ * all channels: rows decayed to the pivot of their sub-block meet columns that were decayed to
+ * the same pivot, so there is a copy of the columns for every sub-block of rows behind them.
  */
 #include "kda_wy.cuh"
 

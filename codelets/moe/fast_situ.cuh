@@ -1,6 +1,6 @@
-/* SiTU where the result is rounded to bf16.  tanhf costs more than the products around it; the special
- * function unit's tanh is within 2^-11 of the value, a quarter of half a unit of bf16.  The sigmoid is
- * computed from the exponential, as its tail needs the relative precision. */
+/* SiTU where the result is rounded to bf16.  tanhf costs more than the products around it; the
+ * special function unit's tanh is within 2^-11 of the value, a quarter of half a unit of bf16.
+ * The sigmoid is computed from the exponential, as its tail needs the relative precision. */
 #ifndef K3_MOE_FAST_SITU_CUH
 #define K3_MOE_FAST_SITU_CUH
 #include "../cuda/situ.cuh"

@@ -1,6 +1,6 @@
-/* Fingerprint of data: a sum over 64-bit words, each mixed with its place.  Sums of integers may be
- * taken in any order, so any number of threads gives the same bits.  The trap: mixing must map words
- * one to one, so that a change of one word always shows. */
+/* Fingerprint of data: a sum over 64-bit words, each mixed with its place.  Sums of integers may
+ * be taken in any order, so any number of threads gives the same bits.  The trap: mixing must map
+ * words one to one, so that a change of one word always shows. */
 #include <string.h>
 
 #include "../../common/op/optim.h"
