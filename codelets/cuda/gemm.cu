@@ -14,7 +14,7 @@
 #include "gemm.h"
 #include "gemm_plans.h"
 
-enum { TABLE = 1024, ALIGN = 16 };
+enum { TABLE = 1024 };
 
 struct key {
 	size_t m, n, k, lda, ldb, ldc, batch, stride_a, stride_b, stride_c;

@@ -11,7 +11,7 @@
 #define K3_MOE_BOXES_CUH
 #include <cuda.h>
 
-#include "../cuda/wgmma.cuh"
+#include "../cuda/pipeline.cuh"
 
 #if K3_WGMMA
 #define K3_SM90A(...) asm volatile(__VA_ARGS__)
@@ -107,21 +107,6 @@ static __device__ __forceinline__ void
 shared_publish(void)
 {
 	asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-
-/** The rest of a role runs with N registers a thread: of all warps of a warpgroup. */
-template <int N>
-static __device__ __forceinline__ void
-registers_less(void)
-{
-	K3_SM90A("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
-}
-
-template <int N>
-static __device__ __forceinline__ void
-registers_more(void)
-{
-	K3_SM90A("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
 }
 
 /* Descriptor of boxes from an address on.  Groups of 8 rows are 1024 bytes apart; the other
