@@ -55,7 +55,7 @@ struct op {
 	size_t heads;
 	double bytes, flops;
 	void *buf[SETS][MAX_BUF];
-	size_t n_buf, sized[MAX_BUF];
+	size_t n_buf;
 	void (*call)(void *const *buf, const void *args, const struct k3_cuda *cuda);
 	const void *args;
 	size_t scratch;
