@@ -47,6 +47,7 @@ libk3_la_SOURCES += \
 	codelets/mla/mla_proj_cpu.c \
 	codelets/moe/expert_cpu.c \
 	codelets/moe/expert_task.h \
+	codelets/moe/moe_task.h \
 	codelets/moe/moe_combine_cpu.c \
 	codelets/moe/moe_count_cpu.c \
 	codelets/moe/moe_cuda.h \

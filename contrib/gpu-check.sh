@@ -238,7 +238,7 @@ run_train()
 		--lr 1e-3 --steps 6 --fingerprint
 	attempt train-straight 90 "$train" "$@" || return
 	attempt train-half 90 "$train" "$@" --stop-after 3 --save "$out/train/run" || return
-	attempt train-resumed 90 "$train" --resume "$out/train/run" || return
+	attempt train-resumed 90 "$train" --device cuda --resume "$out/train/run" || return
 	for run in straight resumed; do
 		awk -F'\t' 'NR == 1 { for (i = 1; i <= NF; i++) if ($i == "fingerprint") at = i }
 			NR > 1 && $1 > 3 { print $1, $2, $3, $at }' "$out/train-$run.tsv" >"$out/train/$run.txt"

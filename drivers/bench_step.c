@@ -167,7 +167,7 @@ choose_activations(const struct step_options *o, struct k3i_step_case *what)
 	if (o->memory_gib > 0)
 		return k3_activations_choose(&what->plan, &what->config, &shape,
 					     (uint64_t)(o->memory_gib * (1u << 30)));
-	return K3_OK;
+	return k3_session_squeeze(&what->plan, &what->config, &shape);
 }
 
 static int
@@ -320,8 +320,8 @@ parse(struct step_options *o, int argc, char **argv)
 		{"accumulate", "M", K3_OPT_INT, &o->accumulate, 1, 1e6,
 		 "microbatches of a step (1)", false},
 		{"activations", "POLICY", K3_OPT_STRING, &o->activations, 0, 0,
-		 "keep, recompute, or A-B:keep,C-D:recompute by layers (keep, or what --memory "
-		 "needs)",
+		 "keep, recompute, or A-B:keep,C-D:recompute by layers (keep, or what --memory or "
+		 "the GPU needs)",
 		 false},
 		{"memory", "GIB", K3_OPT_REAL, &o->memory_gib, 1e-6, 1e9,
 		 "limit of a memory node: recomputes as many layers as that needs", false},

@@ -124,6 +124,15 @@ out:
 }
 
 int
+k3_session_squeeze(struct k3_plan_options *options, const struct k3_config *config,
+		   const struct k3_run_shape *shape)
+{
+	uint64_t limit_bytes = options->on_gpus ? k3_device_memory_limit() : 0;
+
+	return limit_bytes ? k3_activations_squeeze(options, config, shape, limit_bytes) : K3_OK;
+}
+
+int
 k3_session_open(struct k3_session *session, const struct k3_config *config,
 		const struct k3_plan_options *options, const struct k3_runtime_options *runtime)
 {

@@ -134,6 +134,8 @@ choose_activations(struct k3i_trainer *t, struct k3_plan_options *plan)
 		K3_TRY(k3_activations_parse(plan->activations, t->config.layers, o->activations));
 	else if (o->memory > 0)
 		K3_TRY(k3_activations_choose(plan, &t->config, &shape, gib_bytes(o->memory)));
+	else
+		K3_TRY(k3_session_squeeze(plan, &t->config, &shape));
 	text = k3_activations_text(plan->activations, t->config.layers);
 	if (!text)
 		K3_TRY(K3_ENOMEM);

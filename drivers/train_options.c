@@ -61,8 +61,8 @@ make_table(struct k3_option *table, struct k3_train_options *o)
 		{"vision-patches", "N", K3_OPT_INT, &o->vision_patches, 1, 1e9,
 		 "patches of a vision tile (256)", false},
 		{"activations", "POLICY", K3_OPT_STRING, &o->activations, 0, 0,
-		 "keep, recompute, or A-B:keep,C-D:recompute by layers (keep, or what --memory "
-		 "needs)",
+		 "keep, recompute, or A-B:keep,C-D:recompute by layers (keep, or what --memory or "
+		 "the GPU needs)",
 		 false},
 		{"memory", "GIB", K3_OPT_REAL, &o->memory, 0, 1e9,
 		 "limit of each memory node; 0: the machine's memory (0)", false},

@@ -112,10 +112,11 @@ k3_activations_text(const uint8_t *activations, uint32_t layers)
 	return text;
 }
 
-/* Does the run fit when the first n layers recompute? */
+/* Does the run fit when the first n layers recompute?  If it must not fail, not fitting is told and
+ * an error. */
 static int
 fits(bool *fit, struct k3_model *model, const struct k3_run_shape *shape, uint32_t n,
-     uint64_t limit_bytes)
+     uint64_t limit_bytes, bool must)
 {
 	struct k3_memory memory;
 	int ret;
@@ -125,15 +126,16 @@ fits(bool *fit, struct k3_model *model, const struct k3_run_shape *shape, uint32
 	ret = k3_memory_run(&memory, model, shape);
 	if (ret == K3_OK)
 		*fit = k3_memory_bound(&memory) <= limit_bytes;
-	if (ret == K3_OK && !*fit && n == model->config.layers)
+	if (ret == K3_OK && !*fit && must)
 		ret = k3_plan_check_memory(&memory, limit_bytes, model);
 	k3_memory_fini(&memory);
 	return ret;
 }
 
-int
-k3_activations_choose(struct k3_plan_options *options, const struct k3_config *config,
-		      const struct k3_run_shape *shape, uint64_t limit_bytes)
+/* The fewest recomputed layers that fit; all of them where none do. */
+static int
+fewest(struct k3_plan_options *options, const struct k3_config *config,
+       const struct k3_run_shape *shape, uint64_t limit_bytes, bool must)
 {
 	uint32_t least = 0, most = config->layers;
 	struct k3_model *model;
@@ -141,16 +143,17 @@ k3_activations_choose(struct k3_plan_options *options, const struct k3_config *c
 	int ret;
 
 	K3_TRY(k3_model_create(&model, config, options));
-	K3_TRY(fits(&fit, model, shape, 0, limit_bytes));
+	K3_TRY(fits(&fit, model, shape, 0, limit_bytes, false));
 	if (fit)
 		most = 0;
 	else
-		K3_TRY(fits(&fit, model, shape, most, limit_bytes));
-	/* `most` fits, `least` does not */
-	while (most > least + 1) {
+		K3_TRY(fits(&fit, model, shape, most, limit_bytes, must));
+	/* `most` fits (or all is the least that there is), `least` does not */
+	while (fit && most > least + 1) {
 		uint32_t middle = least + (most - least) / 2;
-		K3_TRY(fits(&fit, model, shape, middle, limit_bytes));
-		if (fit)
+		bool enough;
+		K3_TRY(fits(&enough, model, shape, middle, limit_bytes, false));
+		if (enough)
 			most = middle;
 		else
 			least = middle;
@@ -160,4 +163,18 @@ k3_activations_choose(struct k3_plan_options *options, const struct k3_config *c
 out:
 	k3_model_destroy(model);
 	return ret;
+}
+
+int
+k3_activations_choose(struct k3_plan_options *options, const struct k3_config *config,
+		      const struct k3_run_shape *shape, uint64_t limit_bytes)
+{
+	return fewest(options, config, shape, limit_bytes, true);
+}
+
+int
+k3_activations_squeeze(struct k3_plan_options *options, const struct k3_config *config,
+		       const struct k3_run_shape *shape, uint64_t limit_bytes)
+{
+	return fewest(options, config, shape, limit_bytes, false);
 }

@@ -5,7 +5,11 @@
 #include "device.h"
 
 #include <starpu.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "../common/log.h"
 #include "../common/status.h"
@@ -83,8 +87,16 @@ k3_device_has_cuda(void)
 	return true;
 }
 
-bool
-k3_device_gpu(struct k3_gpu *gpu)
+/* What CUDA tells of the devices. */
+enum { MOST_GPUS = 64 };
+struct facts {
+	int n;
+	struct k3_gpu first;
+	uint64_t memory_bytes[MOST_GPUS];
+};
+
+static void
+look(struct facts *facts)
 {
 	static const enum cudaDeviceAttr wanted[] = {
 		cudaDevAttrComputeCapabilityMajor, cudaDevAttrMultiProcessorCount,
@@ -92,16 +104,97 @@ k3_device_gpu(struct k3_gpu *gpu)
 	struct cudaDeviceProp properties;
 	int got[5], n = 0;
 
-	if (cudaGetDeviceCount(&n) != cudaSuccess || n == 0)
-		return false;
+	facts->n = 0;
+	if (cudaGetDeviceCount(&n) != cudaSuccess)
+		return;
 	for (size_t i = 0; i < 5; i++)
 		if (cudaDeviceGetAttribute(&got[i], wanted[i], 0) != cudaSuccess)
-			return false;
-	if (cudaGetDeviceProperties(&properties, 0) != cudaSuccess)
-		return false;
-	/* clocks are in kHz */
-	k3_gpu_describe(gpu, properties.name, got[0], got[1], got[2] * 1e-3, got[3] * 1e-3, got[4]);
-	return true;
+			return;
+	for (int i = 0; i < n && i < MOST_GPUS; i++) {
+		if (cudaGetDeviceProperties(&properties, i) != cudaSuccess)
+			return;
+		facts->memory_bytes[i] = properties.totalGlobalMem;
+		if (i == 0) /* clocks are in kHz */
+			k3_gpu_describe(&facts->first, properties.name, got[0], got[1],
+					got[2] * 1e-3, got[3] * 1e-3, got[4]);
+		facts->n = i + 1;
+	}
+}
+
+/* Asked once, by a child process: a process that has asked CUDA cannot give it to children of its own
+ * (k3_bench step runs each row in one). */
+static const struct facts *
+device_facts(void)
+{
+	static struct facts facts;
+	static bool asked;
+	int ends[2];
+	pid_t child;
+	size_t got = 0;
+
+	if (asked)
+		return &facts;
+	asked = true;
+	if (pipe(ends) != 0)
+		return &facts;
+	fflush(NULL);
+	child = fork();
+	if (child == 0) {
+		look(&facts);
+		_exit(write(ends[1], &facts, sizeof(facts)) != (ssize_t)sizeof(facts));
+	}
+	close(ends[1]);
+	for (ssize_t n = 1; child > 0 && n > 0 && got<sizeof(facts); got += n> 0 ? (size_t)n : 0)
+		n = read(ends[0], (char *)&facts + got, sizeof(facts) - got);
+	close(ends[0]);
+	if (child > 0)
+		waitpid(child, NULL, 0);
+	if (got < sizeof(facts))
+		facts.n = 0;
+	return &facts;
+}
+
+bool
+k3_device_gpu(struct k3_gpu *gpu)
+{
+	const struct facts *facts = device_facts();
+
+	if (facts->n > 0)
+		*gpu = facts->first;
+	return facts->n > 0;
+}
+
+/* MiB that a variable of the environment grants; -1: it does not say. */
+static long long
+granted_mib(const char *name)
+{
+	const char *text = getenv(name);
+	char *end;
+	long long mib = text ? strtoll(text, &end, 10) : -1;
+
+	return text && end != text && mib >= 0 ? mib : -1;
+}
+
+uint64_t
+k3_device_memory_limit(void)
+{
+	const struct facts *facts = device_facts();
+	uint64_t least = 0;
+
+	for (int i = 0; i < facts->n; i++) {
+		uint64_t bytes = facts->memory_bytes[i] / 10 * 9;
+		long long mib;
+		char own[64];
+		snprintf(own, sizeof(own), "STARPU_LIMIT_CUDA_%d_MEM", i);
+		mib = granted_mib(own);
+		if (mib < 0)
+			mib = granted_mib("STARPU_LIMIT_CUDA_MEM");
+		if (mib >= 0)
+			bytes = (uint64_t)mib << 20;
+		if (!least || bytes < least)
+			least = bytes;
+	}
+	return least;
 }
 
 int
@@ -230,6 +323,12 @@ k3_device_gpu(struct k3_gpu *gpu)
 {
 	(void)gpu;
 	return false;
+}
+
+uint64_t
+k3_device_memory_limit(void)
+{
+	return 0;
 }
 
 int

@@ -83,9 +83,8 @@ k3_gpu_memory_check(struct k3_gpu_memory *gpu, const struct k3_memory *memory)
 			continue;
 		}
 		k3_warn("tasks",
-			"gpu%d: not all of that fits: StarPU moves data to main memory and back; "
-			"--memory %.1f computes activations again instead",
-			starpu_memory_node_get_devid(node), (double)total / (1u << 30));
+			"gpu%d: not all of that fits: StarPU moves data to main memory and back",
+			starpu_memory_node_get_devid(node));
 	}
 	return ret == K3_OK ? check_main_memory(gpu) : ret;
 }

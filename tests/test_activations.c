@@ -174,6 +174,35 @@ TEST(the_choice_fits_and_one_layer_less_would_not)
 	}
 }
 
+TEST(a_squeeze_takes_what_fits_and_all_layers_where_nothing_does)
+{
+	struct k3_run_shape shape = {.tokens = 512, .accumulate = 2};
+	struct k3_plan_options o, same;
+	struct k3_config config;
+
+	cr_assert_eq(k3_config_load(&config, "debug17"), K3_OK);
+	k3_plan_options_init(&o);
+	o.tile_tokens = 256;
+	uint64_t keep = bound_with(&config, &o, &shape);
+	memset(o.activations, K3_RECOMPUTE, sizeof(o.activations));
+	uint64_t recompute = bound_with(&config, &o, &shape);
+	const uint64_t limits[] = {keep, (keep + recompute) / 2, recompute, recompute - 1, 1};
+	for (size_t i = 0; i < sizeof(limits) / sizeof(limits[0]); i++) {
+		same = o;
+		capture_begin();
+		cr_assert_eq(k3_activations_squeeze(&o, &config, &shape, limits[i]), K3_OK);
+		char *log = capture_end();
+		cr_expect_str_eq(log, "", "no fault: %s", log);
+		free(log);
+		if (limits[i] >= recompute)
+			cr_assert_eq(k3_activations_choose(&same, &config, &shape, limits[i]),
+				     K3_OK);
+		for (uint32_t l = 0; l < config.layers; l++)
+			cr_expect_eq(o.activations[l],
+				     limits[i] >= recompute ? same.activations[l] : K3_RECOMPUTE);
+	}
+}
+
 TEST(what_cannot_fit_is_refused_with_the_missing_bytes)
 {
 	struct k3_run_shape shape = {.tokens = 256, .accumulate = 1};

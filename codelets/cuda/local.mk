@@ -116,7 +116,6 @@ cuda_headers = \
 	codelets/moe/expert_wgmma.cuh \
 	codelets/moe/fast_situ.cuh \
 	codelets/moe/moe_finish.cuh \
-	codelets/moe/moe_task.h \
 	codelets/moe/rows.cuh \
 	codelets/norm/rms_any.cuh \
 	codelets/optim/flat.cuh \

@@ -26,8 +26,9 @@ kda_by_channels(const struct kda_task &x)
 	uintptr_t all = (uintptr_t)x.qkv | (uintptr_t)x.f | (uintptr_t)x.d_o | (uintptr_t)x.dqkv |
 			(uintptr_t)x.df;
 
-	return sizeof(T) == 2 && !a.raw && a.lower_bound >= -5.0f && a.v <= KDA_MAX_WIDTH &&
-	       (a.k | a.v) % 8 == 0 && all % 16 == 0;
+	return sizeof(T) == 2 && k3i_kda_width(a.k) == KDA_MAX_WIDTH && !a.raw &&
+	       a.lower_bound >= -5.0f && a.v <= KDA_MAX_WIDTH && (a.k | a.v) % 8 == 0 &&
+	       all % 16 == 0;
 }
 
 /** Element of a tile where pack `pack` of a row begins. */

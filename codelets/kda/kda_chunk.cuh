@@ -13,6 +13,7 @@
  * products (kda_walk.cuh).  Heads wider than that have the recurrence alone (kda_wide_cuda.cu).
  * Intra and the local gradients exist twice: for any type, gate and width, and for bf16 with bounded
  * gates by channels (kda_channels.cuh), which keeps and reads the same but for tm (T) and m (none).
+ * bf16 heads of up to 64 have float tiles; only what they load and store is bf16.
  */
 #ifndef K3_KDA_CHUNK_CUH
 #define K3_KDA_CHUNK_CUH
@@ -39,7 +40,17 @@ struct kda_entry {
 /* head[0] chunks, head[1] 1: states are handed on; then the entries. */
 enum { KDA_TABLE_HEAD = 4 };
 
-/* Scratch memory; T is the kernels' type. */
+/** Type of tiles, of what stages hand on and of the operands of products.  It is float for narrow
+ * heads: a few products that cancel (dO V~^T, Q K^T) show what the rounding of V~ and Pq adds,
+ * which the sums of wide heads average out. */
+template <typename T, int KP> struct kda_tile {
+	typedef float type;
+};
+template <> struct kda_tile<k3_bf16, KDA_MAX_WIDTH> {
+	typedef k3_bf16 type;
+};
+
+/* Scratch memory; T is the type of tiles. */
 struct kda_scratch {
 	int *table;
 	void *w, *kbar, *qd; /* T [heads, t, KP]: W, K exp(G_last - G), s Q exp(G) */

@@ -31,12 +31,16 @@ heads_at_once(const struct k3_kda_chunk_args *a)
 	return hg < HEADS_AT_ONCE ? hg : HEADS_AT_ONCE;
 }
 
+/* elem: bytes of an element of what tasks read and write; that of tiles is kda_tile's. */
 static struct kda_scratch
 cut(char *base, size_t *used, const struct k3_kda_chunk_args *a, bool backward, size_t elem)
 {
 	struct kda_scratch w = {};
-	size_t heads = heads_at_once(a), kp = k3i_kda_width(a->k), rows = heads * a->t,
-	       keys = rows * kp * elem;
+	size_t heads = heads_at_once(a), kp = k3i_kda_width(a->k), rows = heads * a->t;
+
+	if (kp < KDA_MAX_WIDTH)
+		elem = sizeof(float);
+	size_t keys = rows * kp * elem;
 
 	*used = 0;
 	w.t = a->t;

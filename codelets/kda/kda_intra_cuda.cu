@@ -283,7 +283,8 @@ template <typename T, int KP>
 static __global__ void
 __launch_bounds__(THREADS) intra_chunks(struct kda_task x, bool backward)
 {
-	typedef struct intra<T, KP> S;
+	typedef typename kda_tile<T, KP>::type E;
+	typedef struct intra<E, KP> S;
 	extern __shared__ __align__(128) unsigned char shared[];
 	S &s = *reinterpret_cast<S *>(shared);
 	size_t head = blockIdx.y, vp = x.work.vp;
@@ -295,24 +296,25 @@ __launch_bounds__(THREADS) intra_chunks(struct kda_task x, bool backward)
 		const int32_t *order = kda_order(x.layout) + e.row;
 		size_t at = head * x.work.t + (size_t)e.row;
 
-		rows_load<T, T, KP, THREADS>(s.q, h.q, h.ld_qkv, order, e.n, 0, (int)x.a.k);
-		rows_load<T, T, KP, THREADS>(s.k, h.k, h.ld_qkv, order, e.n, 0, (int)x.a.k);
-		gates_load<T, KP, THREADS>(s.u.l, s.beta, h, x.a, order, e.n);
+		rows_load<E, T, KP, THREADS>(s.q, h.q, h.ld_qkv, order, e.n, 0, (int)x.a.k);
+		rows_load<E, T, KP, THREADS>(s.k, h.k, h.ld_qkv, order, e.n, 0, (int)x.a.k);
+		beta_load<T, THREADS>(s.beta, h, x.a, order, e.n);
+		gates_load<T, KP, THREADS>(s.u.l, h, x.a, order, e.n);
 		decays<KP, THREADS>(s.u.l, s.before, s.behind);
-		T *p = (T *)x.work.p + at * 64;
-		triangles<T, KP>(s, p, e.n, x.a.scale, bounded);
+		E *p = (E *)x.work.p + at * 64;
+		triangles<E, KP>(s, p, e.n, x.a.scale, bounded);
 		if (!bounded)
-			diagonal<T, KP>(s, p, e.n, x.a.scale);
-		hand_on<T, KP>(s, x, e, at, head);
+			diagonal<E, KP>(s, p, e.n, x.a.scale);
+		hand_on<E, KP>(s, x, e, at, head);
 		__syncthreads();
-		invert<T, KP>(s);
-		left_operand<T, KP>(s, x, e, at, backward);
-		apply_inverse<T, KP>((T *)x.work.w + at * KP, KP, s, s.k, e.n, KP);
+		invert<E, KP>(s);
+		left_operand<E, KP>(s, x, e, at, backward);
+		apply_inverse<E, KP>((E *)x.work.w + at * KP, KP, s, s.k, e.n, KP);
 		for (int v = 0; v < (int)vp; v += KP) {
 			__syncthreads();
-			rows_load<T, T, KP, THREADS>(s.q, h.v, h.ld_qkv, order, e.n, v, (int)x.a.v);
+			rows_load<E, T, KP, THREADS>(s.q, h.v, h.ld_qkv, order, e.n, v, (int)x.a.v);
 			__syncthreads();
-			apply_inverse<T, KP>((T *)x.work.u + at * vp + v, vp, s, s.q, e.n,
+			apply_inverse<E, KP>((E *)x.work.u + at * vp + v, vp, s, s.q, e.n,
 					     (int)vp - v);
 		}
 		__syncthreads();
@@ -324,7 +326,7 @@ static void
 launch(const struct kda_task *x, bool backward, const struct k3_cuda *cuda)
 {
 	dim3 grid((unsigned)k3i_kda_blocks(x->work.t), (unsigned)x->heads);
-	size_t bytes = sizeof(struct intra<T, KP>);
+	size_t bytes = sizeof(struct intra<typename kda_tile<T, KP>::type, KP>);
 
 	K3_CUDA_CHECK(cudaFuncSetAttribute(
 		intra_chunks<T, KP>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));

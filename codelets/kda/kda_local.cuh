@@ -111,16 +111,16 @@ local_state_at(const void *slots, int at, const float *outside, size_t head, siz
 
 /* The products over v: r->dx = dV~ S^T, r->dq = dO S^T, r->dk_col = V~ dS^T, r->dp = dO V~^T,
  * and the thread's part of rowsum(S dS) in states[]. */
-template <typename T, int KP>
+template <typename T, typename E, int KP>
 static __device__ __forceinline__ void
-state_products(struct local_regs<KP> *r, struct local_shared<T, KP> &sh, const struct kda_task &x,
+state_products(struct local_regs<KP> *r, struct local_shared<E, KP> &sh, const struct kda_task &x,
 	       const struct kda_entry &e, const int32_t *order, size_t head)
 {
-	typedef struct local_shared<T, KP> S;
-	const bool precise = sizeof(T) == 4;
+	typedef struct local_shared<E, KP> S;
+	const bool precise = sizeof(E) == 4;
 	size_t at = head * x.work.t + (size_t)e.row, vp = x.work.vp, i = x.first + head;
-	struct local_state<T> s = local_state_at<T>(x.work.s, e.from, x.s_in, head, i, x, KP);
-	struct local_state<T> ds = local_state_at<T>(x.work.ds, e.to, x.ds_out, head, i, x, KP);
+	struct local_state<E> s = local_state_at<E>(x.work.s, e.from, x.s_in, head, i, x, KP);
+	struct local_state<E> ds = local_state_at<E>(x.work.ds, e.to, x.ds_out, head, i, x, KP);
 	const T *d_o = (const T *)x.d_o + i * x.a.v;
 	int rows = (int)(threadIdx.x >> 5 & 3) * 16 * S::lds, half = (int)(threadIdx.x >> 7);
 	const int per_row = LOCAL_THREADS / KP, run = LOCAL_SLAB / per_row;
@@ -128,14 +128,14 @@ state_products(struct local_regs<KP> *r, struct local_shared<T, KP> &sh, const s
 	float sum = 0;
 
 	for (int v = 0; v < (int)vp; v += LOCAL_SLAB) {
-		rows_load<T, T, LOCAL_SLAB, LOCAL_THREADS>(
+		rows_load<E, T, LOCAL_SLAB, LOCAL_THREADS>(
 			sh.u.slab.d_o, d_o, (x.a.h1 - x.a.h0) * x.a.v, order, e.n, v, (int)x.a.v);
-		slab_of_rows<T>(sh.u.slab.vt, (const T *)x.work.vt + at * vp, vp, v, e.n);
-		slab_of_rows<T>(sh.u.slab.dvt, (const T *)x.work.dvt + at * vp, vp, v, e.n);
-		slab_of_state<T, KP>(sh.u.slab.s, s.slot, s.outside, vp, v, x.a);
-		slab_of_state<T, KP>(sh.u.slab.ds, ds.slot, ds.outside, vp, v, x.a);
+		slab_of_rows<E>(sh.u.slab.vt, (const E *)x.work.vt + at * vp, vp, v, e.n);
+		slab_of_rows<E>(sh.u.slab.dvt, (const E *)x.work.dvt + at * vp, vp, v, e.n);
+		slab_of_state<E, KP>(sh.u.slab.s, s.slot, s.outside, vp, v, x.a);
+		slab_of_state<E, KP>(sh.u.slab.ds, ds.slot, ds.outside, vp, v, x.a);
 		__syncthreads();
-		const T *right = sh.u.slab.s + half * KP / 2 * S::lds;
+		const E *right = sh.u.slab.s + half * KP / 2 * S::lds;
 		if (s.live) {
 			product<false, true, precise, KP / 32>(r->dx, sh.u.slab.dvt + rows, S::lds,
 							       right, S::lds, LOCAL_SLAB / 16);
@@ -228,12 +228,12 @@ columns_of_rows(T *to, const T *from, size_t vp, int first, int n)
 }
 
 /* dY by columns, with its part of dL: dv = beta dY, dbeta += rowsum(dY V). */
-template <typename T, int KP>
+template <typename T, typename E, int KP>
 static __device__ __forceinline__ void
-gradient_of_y(struct local_regs<KP> *r, struct local_shared<T, KP> &sh, const struct kda_task &x,
+gradient_of_y(struct local_regs<KP> *r, struct local_shared<E, KP> &sh, const struct kda_task &x,
 	      const struct kda_entry &e, const int32_t *order, size_t head)
 {
-	typedef struct local_shared<T, KP> S;
+	typedef struct local_shared<E, KP> S;
 	size_t at = head * x.work.t + (size_t)e.row, vp = x.work.vp, hg = x.a.h1 - x.a.h0;
 	struct kda_head<T> h = kda_head_of<T>(x, head);
 	T *dv = (T *)x.dqkv + 2 * hg * x.a.k + (x.first + head) * x.a.v;
@@ -241,12 +241,12 @@ gradient_of_y(struct local_regs<KP> *r, struct local_shared<T, KP> &sh, const st
 	for (int v = 0; v < (int)vp; v += KP) {
 		float dy[KP / 16][4] = {};
 
-		columns_of_rows<T, KP>(sh.u.wy.left, (const T *)x.work.dvt + at * vp, vp, v, e.n);
-		columns_of_rows<T, KP>(sh.u.wy.right, (const T *)x.work.u + at * vp, vp, v, e.n);
+		columns_of_rows<E, KP>(sh.u.wy.left, (const E *)x.work.dvt + at * vp, vp, v, e.n);
+		columns_of_rows<E, KP>(sh.u.wy.right, (const E *)x.work.u + at * vp, vp, v, e.n);
 		__syncthreads();
-		transposed_inverse<T, KP>(dy, sh);
+		transposed_inverse<E, KP>(dy, sh);
 		__syncthreads();
-		pieces_store<T, KP / 16>(sh.u.wy.left, S::ld, KP / 2, dy, 1);
+		pieces_store<E, KP / 16>(sh.u.wy.left, S::ld, KP / 2, dy, 1);
 #pragma unroll
 		for (int i = 0; i < KP / 4; i++) {
 			int row = local_row(i), c = v + local_col(i, KP / 2);
@@ -259,7 +259,7 @@ gradient_of_y(struct local_regs<KP> *r, struct local_shared<T, KP> &sh, const st
 			dv[t * hg * (2 * x.a.k + x.a.v) + c] = narrow<T>(sh.beta[row] * d);
 		}
 		__syncthreads();
-		add_to_dl<T, KP>(r, sh);
+		add_to_dl<E, KP>(r, sh);
 		__syncthreads();
 	}
 }

@@ -75,7 +75,6 @@ static void
 launch_by_channels(const struct kda_task *x, const struct k3_cuda *cuda)
 {
 	cudaStream_t stream = (cudaStream_t)cuda->stream;
-	int parts = k3i_kda_width(x->a.k) > 64 ? 2 : 1;
 	dim3 grid(blocks_for(x->work.t, THREADS), (unsigned)x->heads);
 
 	if (x->work.t) {
@@ -85,10 +84,10 @@ launch_by_channels(const struct kda_task *x, const struct k3_cuda *cuda)
 		K3_CUDA_LAUNCHED("round_edges");
 		k3i_kda_wy_back(x, cuda);
 		k3i_kda_sums_back(x, cuda);
-		sum_dbeta<<<grid, THREADS, 0, stream>>>(*x, 1 + (int)k3i_kda_width(x->a.k) / 16);
+		sum_dbeta<<<grid, THREADS, 0, stream>>>(*x, KDA_DBETA_PARTS);
 		K3_CUDA_LAUNCHED("sum_dbeta");
 	}
-	launch_sum_dab(x, k3i_kda_chunks(x->work.t), parts, stream);
+	launch_sum_dab(x, k3i_kda_chunks(x->work.t), KDA_DAB_HEAD, stream);
 }
 
 template <typename T>

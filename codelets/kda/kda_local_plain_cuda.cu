@@ -58,12 +58,12 @@ state_parts(struct local_regs<KP> *r, struct local_shared<T, KP> &sh, float scal
 }
 
 /* dq and dk to memory; side = dG, without what the last row gets. */
-template <typename T, int KP>
+template <typename T, typename E, int KP>
 static __device__ __forceinline__ void
-write_rows(const struct local_regs<KP> &r, struct local_shared<T, KP> &sh, const struct kda_task &x,
+write_rows(const struct local_regs<KP> &r, struct local_shared<E, KP> &sh, const struct kda_task &x,
 	   const struct kda_entry &e, const int32_t *order, size_t head)
 {
-	typedef struct local_shared<T, KP> S;
+	typedef struct local_shared<E, KP> S;
 	size_t hg = x.a.h1 - x.a.h0, k = x.a.k, ld = hg * (2 * k + x.a.v);
 	T *dq = (T *)x.dqkv + (x.first + head) * k, *dk = dq + hg * k;
 
@@ -86,12 +86,12 @@ write_rows(const struct local_regs<KP> &r, struct local_shared<T, KP> &sh, const
 }
 
 /* Sums of dG from the last row up, and the gate's slope; adds the thread's column sums. */
-template <typename T, int KP>
+template <typename T, typename E, int KP>
 static __device__ __forceinline__ void
-gate_gradient(float *da, float *db, struct local_shared<T, KP> &sh, const struct kda_task &x,
+gate_gradient(float *da, float *db, struct local_shared<E, KP> &sh, const struct kda_task &x,
 	      const struct kda_entry &e, const int32_t *order, size_t head)
 {
-	typedef struct local_shared<T, KP> S;
+	typedef struct local_shared<E, KP> S;
 	struct kda_head<T> h = kda_head_of<T>(x, head);
 	size_t hg = x.a.h1 - x.a.h0;
 	int c = (int)threadIdx.x % KP;
@@ -130,9 +130,9 @@ gate_gradient(float *da, float *db, struct local_shared<T, KP> &sh, const struct
 }
 
 /* dbeta of the rows from the lanes' and halves' parts. */
-template <typename T, int KP>
+template <typename T, typename E, int KP>
 static __device__ __forceinline__ void
-beta_gradient(const struct local_regs<KP> &r, struct local_shared<T, KP> &sh,
+beta_gradient(const struct local_regs<KP> &r, struct local_shared<E, KP> &sh,
 	      const struct kda_task &x, const struct kda_entry &e, const int32_t *order,
 	      size_t head)
 {
@@ -157,41 +157,36 @@ beta_gradient(const struct local_regs<KP> &r, struct local_shared<T, KP> &sh,
 	}
 }
 
-template <typename T, int KP>
+template <typename T, typename E, int KP>
 static __device__ __forceinline__ void
-one_chunk(float *da, float *db, struct local_shared<T, KP> &sh, const struct kda_task &x,
+one_chunk(float *da, float *db, struct local_shared<E, KP> &sh, const struct kda_task &x,
 	  const struct kda_entry &e, size_t head)
 {
-	typedef struct local_shared<T, KP> S;
+	typedef struct local_shared<E, KP> S;
 	const int32_t *order = kda_order(x.layout) + e.row;
 	size_t at = head * x.work.t + (size_t)e.row;
 	struct kda_head<T> h = kda_head_of<T>(x, head);
 	struct local_regs<KP> r = {
 	};
 
-	if (threadIdx.x < 64) {
-		int row = (int)threadIdx.x;
-		float b = row < e.n ? wide(h.br[(size_t)order[row] * h.ld_br]) : 0.0f;
-
-		sh.beta[row] = row >= e.n ? 0.0f : x.a.raw ? b : kda_sigmoid(b);
-	}
-	state_products<T, KP>(&r, sh, x, e, order, head);
+	beta_load<T, LOCAL_THREADS>(sh.beta, h, x.a, order, e.n);
+	state_products<T, E, KP>(&r, sh, x, e, order, head);
 	for (int i = (int)threadIdx.x; i < 64 * 64; i += LOCAL_THREADS)
 		sh.u.wy.tm[i / 64 * S::ldt + i % 64] =
-			narrow<T>(i / 64 < e.n ? x.work.tm[at * 64 + i] : 0.0f);
+			narrow<E>(i / 64 < e.n ? x.work.tm[at * 64 + i] : 0.0f);
 	if (e.from != KDA_NONE)
-		gradient_of_x<T, KP>(&r, sh, (const T *)x.work.w + at * KP, e.n);
-	gradient_of_y<T, KP>(&r, sh, x, e, order, head);
-	triangles<T, KP>(&r, sh, x, e, at);
-	rows_load<T, T, KP, LOCAL_THREADS>(sh.u.sums.q, h.q, h.ld_qkv, order, e.n, 0, (int)x.a.k);
-	rows_load<T, T, KP, LOCAL_THREADS>(sh.u.sums.k, h.k, h.ld_qkv, order, e.n, 0, (int)x.a.k);
-	gates_load<T, KP, LOCAL_THREADS>(sh.u.sums.l, sh.beta, h, x.a, order, e.n);
+		gradient_of_x<E, KP>(&r, sh, (const E *)x.work.w + at * KP, e.n);
+	gradient_of_y<T, E, KP>(&r, sh, x, e, order, head);
+	triangles<E, KP>(&r, sh, x, e, at);
+	rows_load<E, T, KP, LOCAL_THREADS>(sh.u.sums.q, h.q, h.ld_qkv, order, e.n, 0, (int)x.a.k);
+	rows_load<E, T, KP, LOCAL_THREADS>(sh.u.sums.k, h.k, h.ld_qkv, order, e.n, 0, (int)x.a.k);
+	gates_load<T, KP, LOCAL_THREADS>(sh.u.sums.l, h, x.a, order, e.n);
 	decays<KP, LOCAL_THREADS>(sh.u.sums.l, sh.before, sh.behind);
-	state_parts<T, KP>(&r, sh, x.a.scale);
-	decayed_sums<T, KP>(&r, sh, kda_bounded(x.a));
-	write_rows<T, KP>(r, sh, x, e, order, head);
-	gate_gradient<T, KP>(da, db, sh, x, e, order, head);
-	beta_gradient<T, KP>(r, sh, x, e, order, head);
+	state_parts<E, KP>(&r, sh, x.a.scale);
+	decayed_sums<E, KP>(&r, sh, kda_bounded(x.a));
+	write_rows<T, E, KP>(r, sh, x, e, order, head);
+	gate_gradient<T, E, KP>(da, db, sh, x, e, order, head);
+	beta_gradient<T, E, KP>(r, sh, x, e, order, head);
 	__syncthreads();
 }
 
@@ -199,15 +194,16 @@ template <typename T, int KP>
 static __global__ void
 __launch_bounds__(LOCAL_THREADS, 1) local_gradients(struct kda_task x)
 {
+	typedef typename kda_tile<T, KP>::type E;
 	extern __shared__ __align__(128) unsigned char shared[];
-	struct local_shared<T, KP> &sh = *reinterpret_cast<struct local_shared<T, KP> *>(shared);
+	struct local_shared<E, KP> &sh = *reinterpret_cast<struct local_shared<E, KP> *>(shared);
 	__shared__ float part[32];
 	size_t head = blockIdx.y;
 	float da = 0, db = 0, sum = 0,
 	      *dab = x.work.dab + (head * gridDim.x + blockIdx.x) * (KDA_DAB_HEAD + KP);
 
 	for (int i = (int)blockIdx.x; i < x.work.table[0]; i += (int)gridDim.x)
-		one_chunk<T, KP>(&da, &db, sh, x, kda_entry_at(x.work, i), head);
+		one_chunk<T, E, KP>(&da, &db, sh, x, kda_entry_at(x.work, i), head);
 	da = block_sum(da, part);
 	if (threadIdx.x == 0)
 		dab[0] = da;
@@ -223,7 +219,8 @@ template <typename T, int KP>
 static void
 launch(const struct kda_task *x, const struct k3_cuda *cuda)
 {
-	size_t blocks = k3i_kda_blocks(x->work.t), bytes = sizeof(struct local_shared<T, KP>);
+	size_t blocks = k3i_kda_blocks(x->work.t),
+	       bytes = sizeof(struct local_shared<typename kda_tile<T, KP>::type, KP>);
 	cudaStream_t stream = (cudaStream_t)cuda->stream;
 	dim3 grid((unsigned)blocks, (unsigned)x->heads);
 

@@ -84,20 +84,28 @@ kda_sigmoid(float x)
 	return 1.0f / (1.0f + expf(-x));
 }
 
-/** l[64, KP] = g in units of log 2 of n rows, zeros behind; beta[64]. */
-template <typename T, int KP, int THREADS>
+/** beta[64] of n rows, zeros behind. */
+template <typename T, int THREADS>
 static __device__ __forceinline__ void
-gates_load(float *l, float *beta, const struct kda_head<T> &h, const struct k3_kda_chunk_args &a,
-	   const int32_t *order, int n)
+beta_load(float *beta, const struct kda_head<T> &h, const struct k3_kda_chunk_args &a,
+	  const int32_t *order, int n)
 {
-	const int ld = tile_ld<float>(KP);
-
-	rows_load<float, T, KP, THREADS>(l, h.f, h.ld_f, order, n, 0, (int)a.k);
 	for (int r = (int)threadIdx.x; r < KDA_CHUNK; r += THREADS) {
 		float b = r < n ? wide(h.br[(size_t)order[r] * h.ld_br]) : 0.0f;
 
 		beta[r] = r >= n ? 0.0f : a.raw ? b : kda_sigmoid(b);
 	}
+}
+
+/** l[64, KP] = g in units of log 2 of n rows, zeros behind. */
+template <typename T, int KP, int THREADS>
+static __device__ __forceinline__ void
+gates_load(float *l, const struct kda_head<T> &h, const struct k3_kda_chunk_args &a,
+	   const int32_t *order, int n)
+{
+	const int ld = tile_ld<float>(KP);
+
+	rows_load<float, T, KP, THREADS>(l, h.f, h.ld_f, order, n, 0, (int)a.k);
 	__syncthreads();
 	for (int i = (int)threadIdx.x; i < n * KP; i += THREADS) {
 		int r = i / KP, c = i % KP;

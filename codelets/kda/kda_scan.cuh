@@ -1,6 +1,6 @@
 /* What the walks over the states share: a block has BV columns of one head's state and goes from
  * chunk to chunk; the state stays in registers, KP / 16 row blocks dealt to four warps.  For
- * products it is rounded to the kernels' type in shared memory; sums are float.
+ * products it is rounded to the type of tiles in shared memory; sums are float.
  */
 #ifndef K3_KDA_SCAN_CUH
 #define K3_KDA_SCAN_CUH

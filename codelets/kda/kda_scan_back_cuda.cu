@@ -30,15 +30,15 @@ fetch(struct back_stage<T, KP> *to, const struct kda_scratch &w, size_t head, in
 }
 
 /* Gradients of the output: the block's columns, of which `cols` are there. */
-template <typename T>
+template <typename E, typename T>
 static __device__ __forceinline__ void
-load_output_gradient(T *tile, const T *d_o, size_t ld, const int32_t *order, int n, int cols)
+load_output_gradient(E *tile, const T *d_o, size_t ld, const int32_t *order, int n, int cols)
 {
 	for (int i = (int)threadIdx.x; i < 64 * 16; i += SCAN_THREADS) {
 		int r = i / 16, c = i % 16;
 
-		tile[r * tile_ld<T>(16) + c] =
-			r < n && c < cols ? d_o[(size_t)order[r] * ld + c] : narrow<T>(0);
+		tile[r * tile_ld<E>(16) + c] =
+			narrow<E>(r < n && c < cols ? wide(d_o[(size_t)order[r] * ld + c]) : 0.0f);
 	}
 }
 
@@ -89,9 +89,10 @@ template <typename T, int KP>
 static __global__ void
 __launch_bounds__(SCAN_THREADS) scan_back(struct kda_task x)
 {
+	typedef typename kda_tile<T, KP>::type E;
 	extern __shared__ __align__(128) unsigned char shared[];
-	struct back_shared<T, KP> &sh = *reinterpret_cast<struct back_shared<T, KP> *>(shared);
-	const int stages = back_shared<T, KP>::stages;
+	struct back_shared<E, KP> &sh = *reinterpret_cast<struct back_shared<E, KP> *>(shared);
+	const int stages = back_shared<E, KP>::stages;
 	size_t head = blockIdx.y, kv = x.a.k * x.a.v, ld_o = (x.a.h1 - x.a.h0) * x.a.v;
 	const float *ds_out = x.ds_out ? x.ds_out + (x.first + head) * kv : NULL;
 	float *ds_in = x.ds_in ? x.ds_in + (x.first + head) * kv : NULL;
@@ -101,30 +102,30 @@ __launch_bounds__(SCAN_THREADS) scan_back(struct kda_task x)
 	struct scan_state<KP> s;
 
 	if (chunks > 0)
-		fetch<T, KP>(&sh.stage[(chunks - 1) % stages], x.work, head, chunks - 1);
+		fetch<E, KP>(&sh.stage[(chunks - 1) % stages], x.work, head, chunks - 1);
 	for (int i = chunks - 1; i >= 0; i--) {
 		e = kda_entry_at(x.work, i);
 		if (stages > 1 && i > 0)
-			fetch<T, KP>(&sh.stage[(i - 1) % stages], x.work, head, i - 1);
+			fetch<E, KP>(&sh.stage[(i - 1) % stages], x.work, head, i - 1);
 		if (e.to < 0)
 			state_load<KP>(&s, e.to == KDA_OUTSIDE ? ds_out : NULL, col, x.a.k, x.a.v);
 		else
-			state_round<T, KP>(
-				(T *)x.work.ds +
+			state_round<E, KP>(
+				(E *)x.work.ds +
 					(head * x.work.slots + (size_t)e.to) * KP * x.work.vp + col,
 				x.work.vp, s);
-		state_round<T, KP>(sh.ds, tile_ld<T>(16), s);
-		load_output_gradient<T>(sh.d_o, d_o, ld_o, kda_order(x.layout) + e.row, e.n,
-					(int)x.a.v - col);
+		state_round<E, KP>(sh.ds, tile_ld<E>(16), s);
+		load_output_gradient<E, T>(sh.d_o, d_o, ld_o, kda_order(x.layout) + e.row, e.n,
+					   (int)x.a.v - col);
 		if (stages > 1 && i > 0)
 			copy_wait<1>();
 		else
 			copy_wait<0>();
 		__syncthreads();
-		step_back<T, KP>(sh, sh.stage[i % stages], &s, x, e);
+		step_back<E, KP>(sh, sh.stage[i % stages], &s, x, e);
 		__syncthreads();
 		if (stages == 1 && i > 0)
-			fetch<T, KP>(&sh.stage[0], x.work, head, i - 1);
+			fetch<E, KP>(&sh.stage[0], x.work, head, i - 1);
 	}
 	if (!ds_in)
 		return;
@@ -138,7 +139,7 @@ static void
 launch(const struct kda_task *x, const struct k3_cuda *cuda)
 {
 	dim3 grid((unsigned)(x->work.vp / KDA_BV), (unsigned)x->heads);
-	size_t bytes = sizeof(struct back_shared<T, KP>);
+	size_t bytes = sizeof(struct back_shared<typename kda_tile<T, KP>::type, KP>);
 
 	K3_CUDA_CHECK(cudaFuncSetAttribute(
 		scan_back<T, KP>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));

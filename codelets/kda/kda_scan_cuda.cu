@@ -1,6 +1,7 @@
 /* KDA's states, chunk after chunk (model.md 3.4): V~ = U - W S, o = s Q exp(G) S + Pq V~, S =
- * exp(G_last) S + K-^T V~.  The next chunk's tiles are on their way meanwhile (bf16; float has
- * no room for two).  The backward's repetition keeps V~ and the entering states in place of o.
+ * exp(G_last) S + K-^T V~.  The next chunk's tiles are on their way meanwhile (bf16 tiles; float
+ * ones have no room for two).  The backward's repetition keeps V~ and the entering states in place
+ * of o.
  */
 #include "kda_scan.cuh"
 
@@ -70,33 +71,33 @@ output_rows(T *o, size_t ld, const int32_t *order, int n, int cols, float (*c)[4
 }
 
 /* One chunk; s is its entering state, then the leaving one. */
-template <typename T, int KP>
+template <typename T, typename E, int KP>
 static __device__ __forceinline__ void
-step(struct scan_shared<T, KP> &sh, const struct scan_stage<T, KP> &g, struct scan_state<KP> *s,
+step(struct scan_shared<E, KP> &sh, const struct scan_stage<E, KP> &g, struct scan_state<KP> *s,
      const struct kda_task &x, const struct kda_entry &e, bool output)
 {
-	const int ld = tile_ld<T>(KP), ldv = tile_ld<T>(16);
+	const int ld = tile_ld<E>(KP), ldv = tile_ld<E>(16);
 	size_t head = blockIdx.y, at = head * x.work.t + (size_t)e.row, vp = x.work.vp;
 	int col = (int)blockIdx.x * KDA_BV, warp = (int)(threadIdx.x >> 5);
 	float ws[2][4] = {}, o[2][4] = {};
-	T *keep = output ? NULL : (T *)x.work.vt + at * vp + col;
+	E *keep = output ? NULL : (E *)x.work.vt + at * vp + col;
 
-	product<false, false, sizeof(T) == 4, 1>(ws, g.w + warp * 16 * ld, ld, sh.s, ldv, KP / 16);
+	product<false, false, sizeof(E) == 4, 1>(ws, g.w + warp * 16 * ld, ld, sh.s, ldv, KP / 16);
 	if (output)
-		product<false, false, sizeof(T) == 4, 1>(o, g.qd + warp * 16 * ld, ld, sh.s, ldv,
+		product<false, false, sizeof(E) == 4, 1>(o, g.qd + warp * 16 * ld, ld, sh.s, ldv,
 							 KP / 16);
-	new_values<T>(sh.v, ws, g.u, keep, vp, e.n);
+	new_values<E>(sh.v, ws, g.u, keep, vp, e.n);
 	__syncthreads();
 	if (output) {
-		const T *p = g.p + warp * 16 * tile_ld<T>(64);
+		const E *p = g.p + warp * 16 * tile_ld<E>(64);
 
-		product<false, false, sizeof(T) == 4, 1>(o, p, tile_ld<T>(64), sh.v, ldv, warp + 1);
+		product<false, false, sizeof(E) == 4, 1>(o, p, tile_ld<E>(64), sh.v, ldv, warp + 1);
 		output_rows<T>((T *)x.o + (x.first + head) * x.a.v + col, (x.a.h1 - x.a.h0) * x.a.v,
 			       g.ahead.order, e.n, (int)x.a.v - col, o);
 	}
 	if (e.to != KDA_NONE) {
 		state_decay<KP>(s, g.ahead.last);
-		state_add<T, KP>(s, g.kbar, sh.v);
+		state_add<E, KP>(s, g.kbar, sh.v);
 	}
 }
 
@@ -104,9 +105,10 @@ template <typename T, int KP>
 static __global__ void
 __launch_bounds__(SCAN_THREADS) scan_chunks(struct kda_task x, bool output)
 {
+	typedef typename kda_tile<T, KP>::type E;
 	extern __shared__ __align__(128) unsigned char shared[];
-	struct scan_shared<T, KP> &sh = *reinterpret_cast<struct scan_shared<T, KP> *>(shared);
-	const int stages = scan_shared<T, KP>::stages;
+	struct scan_shared<E, KP> &sh = *reinterpret_cast<struct scan_shared<E, KP> *>(shared);
+	const int stages = scan_shared<E, KP>::stages;
 	size_t head = blockIdx.y, kv = x.a.k * x.a.v, slot_size = KP * x.work.vp;
 	const float *s_in = x.s_in ? x.s_in + (x.first + head) * kv : NULL;
 	float *s_out = x.s_out ? x.s_out + (x.first + head) * kv : NULL;
@@ -120,31 +122,31 @@ __launch_bounds__(SCAN_THREADS) scan_chunks(struct kda_task x, bool output)
 	if (chunks > 1)
 		after = kda_entry_at(x.work, 1);
 	if (chunks > 0)
-		fetch<T, KP>(&sh.stage[0], x, next, head, output);
+		fetch<E, KP>(&sh.stage[0], x, next, head, output);
 	for (int i = 0; i < chunks; i++) {
 		e = next;
 		next = after;
 		if (i + 2 < chunks)
 			after = kda_entry_at(x.work, i + 2);
 		if (stages > 1 && i + 1 < chunks)
-			fetch<T, KP>(&sh.stage[(i + 1) % stages], x, next, head, output);
+			fetch<E, KP>(&sh.stage[(i + 1) % stages], x, next, head, output);
 		if (e.from < 0)
 			state_load<KP>(&s, e.from == KDA_OUTSIDE ? s_in : NULL, col, x.a.k, x.a.v);
 		else if (!output)
-			state_round<T, KP>(
-				(T *)x.work.s + (head * x.work.slots + (size_t)e.from) * slot_size +
+			state_round<E, KP>(
+				(E *)x.work.s + (head * x.work.slots + (size_t)e.from) * slot_size +
 					col,
 				x.work.vp, s);
-		state_round<T, KP>(sh.s, tile_ld<T>(16), s);
+		state_round<E, KP>(sh.s, tile_ld<E>(16), s);
 		if (stages > 1 && i + 1 < chunks)
 			copy_wait<1>();
 		else
 			copy_wait<0>();
 		__syncthreads();
-		step<T, KP>(sh, sh.stage[i % stages], &s, x, e, output);
+		step<T, E, KP>(sh, sh.stage[i % stages], &s, x, e, output);
 		__syncthreads();
 		if (stages == 1 && i + 1 < chunks)
-			fetch<T, KP>(&sh.stage[0], x, next, head, output);
+			fetch<E, KP>(&sh.stage[0], x, next, head, output);
 	}
 	if (!s_out || !output)
 		return;
@@ -158,7 +160,7 @@ static void
 launch(const struct kda_task *x, bool backward, const struct k3_cuda *cuda)
 {
 	dim3 grid((unsigned)(x->work.vp / KDA_BV), (unsigned)x->heads);
-	size_t bytes = sizeof(struct scan_shared<T, KP>);
+	size_t bytes = sizeof(struct scan_shared<typename kda_tile<T, KP>::type, KP>);
 
 	K3_CUDA_CHECK(cudaFuncSetAttribute(
 		scan_chunks<T, KP>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));

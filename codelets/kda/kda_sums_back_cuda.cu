@@ -150,7 +150,7 @@ __launch_bounds__(THREADS, 2) sums_back(struct kda_task x, size_t kp, int parts)
 void
 k3i_kda_sums_back(const struct kda_task *x, const struct k3_cuda *cuda)
 {
-	size_t kp = k3i_kda_width(x->a.k), parts = kp > SUMS_CHANNELS ? 2 : 1;
+	size_t kp = k3i_kda_width(x->a.k), parts = kp / SUMS_CHANNELS;
 	dim3 grid((unsigned)(k3i_kda_chunks(x->work.t) * parts), (unsigned)x->heads);
 
 	K3_CUDA_CHECK(cudaFuncSetAttribute(sums_back, cudaFuncAttributeMaxDynamicSharedMemorySize,

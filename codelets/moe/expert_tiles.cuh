@@ -70,6 +70,17 @@ y_rows(void)
 
 enum { X_BYTES = TILE_ROWS * BOX_ROW_BYTES };
 
+/* Floats that a warpgroup of WEIGHTS stages on their way to memory, and how many runs of four a thread
+ * stores of them. */
+enum { STAGED_FLOATS = BOX * 40, STAGED_RUNS = BOX * 32 / 4 / 128 };
+
+template <int PRODUCT>
+static __host__ __device__ constexpr int
+staged_bytes(void)
+{
+	return PRODUCT == WEIGHTS ? GROUPS * STAGED_FLOATS * (int)sizeof(float) : 0;
+}
+
 struct expert_job {
 	CUtensorMap x[2], y[2];
 	struct expert_task task;
@@ -92,6 +103,7 @@ struct layout {
 	uint32_t stages, full, empty, turn;
 	int *first, *offs;
 	int *order;	/* experts as first[] counts them: of WEIGHTS those with long parts first */
+	float *staged;	/* STAGED_FLOATS for each warpgroup */
 	int *last_part; /* a word for each warpgroup */
 };
 
@@ -99,7 +111,8 @@ template <int PRODUCT>
 static __host__ __device__ constexpr size_t
 shared_bytes(int experts)
 {
-	return 1024 + stages_of<PRODUCT>() * stage_bytes<PRODUCT>() + 128 + sizeof(int) * GROUPS +
+	return 1024 + stages_of<PRODUCT>() * stage_bytes<PRODUCT>() + 128 +
+	       staged_bytes<PRODUCT>() + sizeof(int) * GROUPS +
 	       3 * sizeof(int) * ((size_t)experts + 1);
 }
 
@@ -115,7 +128,8 @@ layout_of(unsigned char *raw, int experts)
 	l.full = shared_address(bars);
 	l.empty = l.full + 8 * stages_of<PRODUCT>();
 	l.turn = l.empty + 8 * stages_of<PRODUCT>();
-	l.last_part = (int *)(bars + 128);
+	l.staged = (float *)(bars + 128);
+	l.last_part = (int *)(bars + 128 + staged_bytes<PRODUCT>());
 	l.first = l.last_part + GROUPS;
 	l.offs = l.first + experts + 1;
 	l.order = l.offs + experts + 1;

@@ -1,10 +1,9 @@
 /* What becomes of a finished tile of WEIGHTS (expert_wgmma.cu).
  *
- * Rows of a tile are latent columns: a tile of dW13 is stored turned over, four rows of a column
- * together, one of dW2 as it is, four columns together.  Parts of an expert's rows go to the scratch;
- * the block that comes last adds all of them in their order, so that who came last does not matter.
- * The trap: what is added to is read in runs before anything is stored, or each read would wait for
- * the one before.
+ * Rows of a tile are latent columns: a tile of dW13 is stored turned over, one of dW2 as it is.  Parts of
+ * an expert's rows go to the scratch; the block that comes last adds all of them in their order, so
+ * that who came last does not matter.  The trap: lines must be stored, and read, whole; threads that store
+ * what they hold, 16 or 32 bytes of a line, keep the memory busy five times as long.
  */
 #ifndef K3_MOE_EXPERT_WEIGHTS_CUH
 #define K3_MOE_EXPERT_WEIGHTS_CUH
@@ -30,100 +29,66 @@ expect_weights(const struct expert_task *task, const struct tile *t)
 	}
 }
 
-/* Runs of four floats, `step` apart, those below `n`: stored or added to. */
-template <int RUNS>
+/* 64 latent rows and 32 columns go through shared memory, from which a warp stores whole lines.  SIDE 0:
+ * dW13, whose lines run along the latent rows; 1: dW2.  `pitch` keeps writes and reads off each other's
+ * banks. */
+template <int SIDE, int N>
 static __device__ __forceinline__ void
-put_runs(float *to, size_t step, int n, const float (&x)[RUNS][4], bool adds)
+finish_columns(float *out, float *staged, const struct tile *t, const float (&d)[N], int m,
+	       int from, const struct expert_task *task, int group)
 {
-	float4 old[RUNS];
+	const int pitch = SIDE ? 40 : 68, runs = SIDE ? 8 : 16;
+	const int thread = threadIdx.x & 127, lane = threadIdx.x & 31;
+	int rows = SIDE ? task->r : 2 * task->f, width = SIDE ? task->f : task->r;
+	int row0 = SIDE ? t->row + BOX * m : t->col + 2 * from,
+	    col0 = SIDE ? t->col + 2 * from : t->row + BOX * m;
+	float4 old[STAGED_RUNS];
 
 #pragma unroll
-	for (int i = 0; i < RUNS; i++)
-		old[i] = adds && i < n ? __ldcg(reinterpret_cast<float4 *>(to + i * step))
-				       : make_float4(0, 0, 0, 0);
+	for (int i = 0; i < STAGED_RUNS; i++) {
+		int run = thread + 128 * i, row = row0 + run / runs, col = col0 + run % runs * 4;
+		old[i] = make_float4(0, 0, 0, 0);
+		if (task->accumulate[SIDE] && row < rows && col < width)
+			old[i] =
+				__ldcg(reinterpret_cast<float4 *>(out + (size_t)row * width + col));
+	}
 #pragma unroll
-	for (int i = 0; i < RUNS; i++)
-		if (i < n)
-			*reinterpret_cast<float4 *>(to + i * step) =
-				make_float4(old[i].x + x[i][0], old[i].y + x[i][1],
-					    old[i].z + x[i][2], old[i].w + x[i][3]);
-}
-
-enum { RUN_COUNT = 6 };
-
-/* How many of RUN_COUNT runs, `step` apart, begin below `end`. */
-static __device__ __forceinline__ int
-runs_below(int first, int step, int end)
-{
-	return end <= first ? 0 : (end - first + step - 1) / step;
-}
-
-/* d[row of latent][column of dW13's rows]: four lanes, whose rows follow each other, trade words. */
-template <int N>
-static __device__ __forceinline__ void
-finish_turned(const struct expert_task *task, const struct tile *t, const float (&d)[N], int m)
-{
-	const int lane = threadIdx.x & 31, place = lane >> 2 & 3;
-	size_t r = (size_t)task->r, rows = 2 * (size_t)task->f;
-	float *out = (float *)task->out[0] + (size_t)t->expert * rows * r;
-	/* of each 16 columns this thread gets one, of the latent rows four */
-	int col = t->col + 8 * (place >> 1) + 2 * (lane & 3) + (place & 1);
-
-#pragma unroll
-	for (int half = 0; half < 2; half++) {
-		int row = t->row + (local_row(m, half) & ~3);
-#pragma unroll
-		for (int from = 0; from < N; from += 8 * RUN_COUNT) {
-			float x[RUN_COUNT][4];
-#pragma unroll
-			for (int i = 0; i < RUN_COUNT; i++) {
-				const int at = from + 8 * i + 2 * half;
-				x[i][0] = d[at], x[i][1] = d[at + 1];
-				x[i][2] = d[at + 4], x[i][3] = d[at + 5];
-				turn<4>(x[i]);
-			}
-			int first = col + 2 * from;
-			put_runs(out + first * r + row, 16 * r,
-				 row < t->end ? runs_below(first, 16, (int)rows) : 0, x,
-				 task->accumulate[0]);
+	for (int i = 0; i < 16; i += 2) {
+		int latent = local_row(0, i / 2 % 2), other = i / 4 * 8 + 2 * (lane & 3);
+		float2 x = make_float2(d[from + i], d[from + i + 1]);
+		if (SIDE) {
+			*reinterpret_cast<float2 *>(staged + latent * pitch + other) = x;
+		} else {
+			staged[other * pitch + latent] = x.x;
+			staged[(other + 1) * pitch + latent] = x.y;
 		}
 	}
+	group_sync(group);
+#pragma unroll
+	for (int i = 0; i < STAGED_RUNS; i++) {
+		int run = thread + 128 * i, row = row0 + run / runs, col = col0 + run % runs * 4;
+		float4 x = *reinterpret_cast<const float4 *>(staged + run / runs * pitch +
+							     run % runs * 4);
+		if (row < rows && col < width)
+			*reinterpret_cast<float4 *>(out + (size_t)row * width + col) = make_float4(
+				x.x + old[i].x, x.y + old[i].y, x.z + old[i].z, x.w + old[i].w);
+	}
+	group_sync(group);
 }
 
-/* d[row of dW2][column]: two lanes trade their halves of two runs of eight. */
-template <int N>
+template <int SIDE, int N>
 static __device__ __forceinline__ void
-finish_straight(const struct expert_task *task, const struct tile *t, const float (&d)[N], int m)
+finish_weights(const float (&d)[2][N], const struct expert_task *task, const struct tile *t,
+	       float *staged, int group)
 {
-	const int lane = threadIdx.x & 31, odd = lane & 1;
-	size_t f = (size_t)task->f;
-	float *out = (float *)task->out[1] + (size_t)t->expert * task->r * f;
-	int col = t->col + 8 * odd + 4 * (lane >> 1 & 1);
+	float *out = (float *)task->out[SIDE] +
+		     (size_t)t->expert * (SIDE ? 1 : 2) * (size_t)task->r * (size_t)task->f;
 
 #pragma unroll
-	for (int half = 0; half < 2; half++) {
-		int row = t->row + local_row(m, half);
+	for (int m = 0; m < 2; m++)
 #pragma unroll
-		for (int from = 0; from < N; from += 8 * RUN_COUNT) {
-			float x[RUN_COUNT][4];
-#pragma unroll
-			for (int i = 0; i < RUN_COUNT; i++) {
-				const int at = from + 8 * i + 2 * half;
-#pragma unroll
-				for (int q = 0; q < 2; q++) {
-					float mine = odd ? d[at + 4 + q] : d[at + q];
-					float got = __shfl_xor_sync(
-						0xffffffffu, odd ? d[at + q] : d[at + 4 + q], 1);
-					x[i][q] = odd ? got : mine;
-					x[i][q + 2] = odd ? mine : got;
-				}
-			}
-			int first = col + 2 * from;
-			put_runs(out + row * f + first, 16,
-				 row < t->end ? runs_below(first, 16, (int)f) : 0, x,
-				 task->accumulate[1]);
-		}
-	}
+		for (int from = 0; from < N; from += 16)
+			finish_columns<SIDE>(out, staged, t, d[m], m, from, task, group);
 }
 
 /* Number of a tile among those of all parts.  An expert of more than one part has more rows than a part,

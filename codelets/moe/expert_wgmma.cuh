@@ -127,16 +127,25 @@ multiply_tile(float (&d)[2][N], const struct tile *t, unsigned used, const struc
 	}
 }
 
+static __device__ __forceinline__ void
+finish_sums(float (&d)[2][product_columns<WEIGHTS>() / 2], const struct expert_job *job,
+	    const struct tile *t, const struct layout *l, int index, int group)
+{
+	float *staged = l->staged + group * STAGED_FLOATS;
+
+	if (t->parts > 1 && !join_parts(d, job, t, l, index, group))
+		return;
+	if (t->side)
+		finish_weights<1>(d, &job->task, t, staged, group);
+	else
+		finish_weights<0>(d, &job->task, t, staged, group);
+}
+
 template <int PRODUCT, int N>
 static __device__ __forceinline__ void
-finish(float (&d)[2][N], const struct expert_job *job, const struct tile *t, const struct layout *l,
-       int index, int group, const float (&weight)[2][2])
+finish(const float (&d)[2][N], const struct expert_task *task, const struct tile *t,
+       const float (&weight)[2][2])
 {
-	const struct expert_task *task = &job->task;
-
-	if constexpr (PRODUCT == WEIGHTS)
-		if (t->parts > 1 && !join_parts(d, job, t, l, index, group))
-			return;
 #pragma unroll
 	for (int m = 0; m < 2; m++) {
 		if constexpr (PRODUCT == GATE_UP)
@@ -149,12 +158,8 @@ finish(float (&d)[2][N], const struct expert_job *job, const struct tile *t, con
 			finish_join(task, t, d[m], m);
 		else if constexpr (PRODUCT == ROUTED)
 			finish_routed(task, t, d[m], m);
-		else if constexpr (PRODUCT != WEIGHTS)
-			finish_rows(task, t, d[m], m, task->r);
-		else if (t->side)
-			finish_straight(task, t, d[m], m);
 		else
-			finish_turned(task, t, d[m], m);
+			finish_rows(task, t, d[m], m, task->r);
 	}
 	if (PRODUCT == D_LATENT)
 		sum_parts(task, t);
@@ -189,7 +194,10 @@ compute_tile(const struct expert_job *job, const struct layout *l, const struct 
 	wgmma_pin(d[1]);
 	if (t->depth > 0)
 		release<PRODUCT>(l, last - 1);
-	finish<PRODUCT>(d, job, t, l, index, group, weight);
+	if constexpr (PRODUCT == WEIGHTS)
+		finish_sums(d, job, t, l, index, group);
+	else
+		finish<PRODUCT>(d, &job->task, t, weight);
 }
 
 template <int PRODUCT>

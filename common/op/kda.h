@@ -138,7 +138,7 @@ void k3_kda_conv_bwd_cpu_f32(void *const *buf, const struct k3_kda_conv_args *a)
  *   a_log, dt_bias
  * The model has v = k; the kernels take any: a row of qkv has h(2k + v) elements, of dqkv
  * hg(2k + v).
- * Domain: g <= 0 and finite (raw mode checks nothing), beta finite.  CUDA: k <= 128.
+ * Domain: g <= 0 and finite (raw mode checks nothing), beta finite.
  * A tile without a segment hands its states on: s_out = s_in, ds_in = ds_out, zeros where the
  * source is absent; kda_conv does the same with its halos. */
 struct k3_kda_chunk_args {

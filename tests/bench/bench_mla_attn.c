@@ -192,6 +192,21 @@ compare(struct bench_case *c, const struct attn *x)
 	}
 }
 
+/* Documents of equal length, but for the last. */
+static void
+cut_documents(int32_t *layout, const struct attn *x)
+{
+	int32_t *segment = layout + K3_TL_HEAD + 2 * x->t, n = 0;
+
+	for (size_t i = 0; i < x->t; i++) {
+		layout[K3_TL_HEAD + i] = (int32_t)(i / x->doc) + 1;
+		if (i % x->doc == 0)
+			segment[n++] = (int32_t)i;
+	}
+	segment[n] = (int32_t)x->t;
+	layout[K3_TL_SEGMENTS] = n;
+}
+
 static void
 attend(struct bench *b, const char *name, bool own, size_t docs)
 {
@@ -224,8 +239,8 @@ attend(struct bench *b, const char *name, bool own, size_t docs)
 	int32_t *keys = bench_layout(&c, x.t), *queries = bench_layout(&c, x.t);
 	queries[K3_TL_ROW0] = own ? 0 : (int32_t)x.t;
 	queries[K3_TL_CONT_IN] = keys[K3_TL_CONT_OUT] = !own;
-	for (size_t i = 0; i < x.t; i++)
-		queries[K3_TL_HEAD + i] = keys[K3_TL_HEAD + i] = (int32_t)(i / x.doc) + 1;
+	cut_documents(queries, &x);
+	cut_documents(keys, &x);
 	struct bench_call *fwd = bench_call(&c, K3_OP_MLA_ATTN_FWD),
 			  *bwd = bench_call(&c, K3_OP_MLA_ATTN_BWD);
 	push_forward(fwd, &x, queries, keys);

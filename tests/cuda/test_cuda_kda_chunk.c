@@ -120,6 +120,16 @@ gate_vectors(struct cuda_case *c, const struct shape *s, struct k3_kda_chunk_arg
 	a->dt_bias = cuda_case_weight(c, CUDA_F32, CUDA_R, 1, s->h * s->k, 1, 1, "dt_bias");
 }
 
+/* bf16 heads of up to 64 are float inside: what they write is off by its own rounding, at most
+ * 2^-8. */
+static void
+narrow_bounds(struct cuda_case *c, const struct shape *s)
+{
+	for (size_t i = 0; s->k <= 64 && i < c->n; i++)
+		if (c->operand[i].mode == CUDA_W && c->operand[i].type <= CUDA_F32)
+			c->operand[i].tolerance_bf16 = 4e-3;
+}
+
 EACH_SHAPE(forward_equals_the_cpu)
 {
 	struct k3_kda_chunk_args a = args_of(s);
@@ -133,6 +143,7 @@ EACH_SHAPE(forward_equals_the_cpu)
 	a.s_in = cuda_case_list(&c, CUDA_F32, CUDA_R, with, state, 0.3, "s_in");
 	a.s_out = cuda_case_list(&c, CUDA_F32, CUDA_W, with, state, 0, "s_out");
 	gate_vectors(&c, s, &a);
+	narrow_bounds(&c, s);
 	CUDA_CASE_COMPARE(&c, "kda_chunk_fwd", &a, k3_kda_chunk_fwd_cpu_f32, kda_chunk_fwd,
 			  k3_kda_chunk_fwd_cuda_scratch(&a));
 	cuda_case_end(&c);
@@ -162,6 +173,7 @@ EACH_SHAPE(backward_equals_the_cpu)
 	a.ds_out = cuda_case_list(&c, CUDA_F32, CUDA_R, with, state, 0.3, "ds_out");
 	a.ds_in = cuda_case_list(&c, CUDA_F32, CUDA_W, with, state, 0, "ds_in");
 	gate_vectors(&c, s, &a);
+	narrow_bounds(&c, s);
 	CUDA_CASE_COMPARE(&c, "kda_chunk_bwd", &a, k3_kda_chunk_bwd_cpu_f32, kda_chunk_bwd,
 			  k3_kda_chunk_bwd_cuda_scratch(&a));
 	cuda_case_end(&c);

@@ -29,7 +29,7 @@ static const struct tile {
 
 static const struct shape {
 	size_t h, hd;
-} shapes[] = {{2, 128}, {2, 96}, {3, 64}, {2, 16}, {3, 21}, {1, 136}};
+} shapes[] = {{2, 128}, {2, 96}, {3, 64}, {2, 32}, {2, 16}, {3, 21}, {1, 136}};
 enum { SHAPES = sizeof(shapes) / sizeof(shapes[0]) };
 
 static int32_t
