@@ -15,8 +15,16 @@ uint64_t k3_fnv1a(uint64_t start, const void *data, size_t bytes);
 /** Key of a stream: name and seed. */
 uint64_t k3_rng_key(const char *name, uint64_t seed);
 
-/** 64 random bits of counter i. */
-uint64_t k3_rng_bits(uint64_t key, uint64_t i);
+/** 64 random bits of counter i; inlined, as fingerprints mix every word by it. */
+static inline uint64_t
+k3_rng_bits(uint64_t key, uint64_t i)
+{
+	uint64_t z = key + (i + 1) * UINT64_C(0x9E3779B97F4A7C15);
+
+	z = (z ^ (z >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
+	z = (z ^ (z >> 27)) * UINT64_C(0x94D049BB133111EB);
+	return z ^ (z >> 31);
+}
 
 /** Uniform in [0, 1), 53 bits. */
 double k3_rng_uniform(uint64_t key, uint64_t i);

@@ -49,8 +49,8 @@ struct k3i_sgemm_rate {
 	double gflop_per_s;	/* of all threads together, by the clock on the wall */
 	double gflop_per_cpu_s; /* of one, by its own processor time */
 };
-/** n threads that each multiply their own matrices of 1024 x 1024 with a one-thread sgemm, for about
- * that long; all 0 when memory is out. */
+/** n threads that each multiply their own matrices of 1024 x 1024 with a one-thread sgemm, for
+ * about that long; all 0 when memory is out. */
 struct k3i_sgemm_rate k3i_sgemm_rate(uint32_t threads, double seconds);
 
 /**

@@ -79,7 +79,7 @@ int k3_session_machine(struct k3_machine *machine, const char *file, enum k3_dev
 #define K3_GROUPS_OPTION(name, target, what)                                                       \
 	{                                                                                          \
 		name, "N", K3_OPT_INT, (target), 1, 65536,                                         \
-			"groups that the " what " are cut in (2, on a GPU 1, or chosen with the "   \
+			"groups that the " what " are cut in (2, on a GPU 1, or chosen with the "  \
 			"tile)",                                                                   \
 			false                                                                      \
 	}
@@ -129,8 +129,8 @@ int k3_session_squeeze(struct k3_plan_options *options, const struct k3_config *
  * Starts StarPU, makes the model's handles. Values are not set: run k3_session_init or load a
  * checkpoint.
  * @param options  what says that they are for GPUs follows from the runtime's device
- * @param runtime  device, transport, window and trace; NULL: CPUs, none.  With a transport the plans
- *                 communicate on one rank too; mesh is set here
+ * @param runtime  device, transport, window and trace; NULL: CPUs, none.  With a transport the
+ *                 plans communicate on one rank too; mesh is set here
  */
 int k3_session_open(struct k3_session *session, const struct k3_config *config,
 		    const struct k3_plan_options *options,

@@ -144,11 +144,10 @@ is_free(const char *name)
 static bool
 is_later(const char *name)
 {
-	static const char *const names[] = {"eval-log",	      "cut-state",     "kda-groups",
-					    "mla-groups",     "expert-groups", "activations",
-					    "memory",	      "vision",	       "max-patches",
-					    "vision-patches", "dtype",	       "optimizer-dtype",
-					    "head-rows"};
+	static const char *const names[] = {
+		"eval-log",    "cut-state",	  "kda-groups", "mla-groups",  "expert-groups",
+		"activations", "memory",	  "vision",	"max-patches", "vision-patches",
+		"dtype",       "optimizer-dtype", "head-rows"};
 
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
 		if (strcmp(names[i], name) == 0)

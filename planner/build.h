@@ -59,8 +59,8 @@ void k3i_task_end(struct k3_builder *b, double flops, double bytes);
  * counts once, what is updated twice; work space is written and read again while a cache holds it,
  * and counts once. n is cut at the last access. */
 double k3i_moved_bytes(const struct k3_builder *b, uint32_t first, uint32_t n);
-/** Scratch that an operation may need whatever the images are: for n operands like one datum and m like
- * another. */
+/** Scratch that an operation may need whatever the images are: for n operands like one datum and
+ * m like another. */
 void k3i_wide_most(struct k3_builder *b, uint32_t datum, size_t n, uint32_t other, size_t m);
 /** Takes the position of a task that this layout does not need. */
 void k3i_skip(struct k3_builder *b);
@@ -91,8 +91,8 @@ void k3i_grad_block(struct k3_builder *b, struct k3_weight *w, enum k3_role role
 		    size_t block);
 
 /* planner/fsdp.c: bring a unit's parameters here before its tasks, let them go, reduce its
- * gradients. On a shard group that does not communicate these do nothing. part: -1 all but experts, else an
- * expert group. */
+ * gradients.  On a shard group that does not communicate these do nothing. part: -1 all but
+ * experts, else an expert group. */
 void k3i_unit_open(struct k3_builder *b, enum k3_unit unit, int layer, int part);
 void k3i_unit_close(struct k3_builder *b, enum k3_unit unit, int layer, int part);
 void k3i_unit_reduce(struct k3_builder *b, enum k3_unit unit, int layer, int part);

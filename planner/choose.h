@@ -19,10 +19,10 @@ struct k3_choice {
  * A vision tower has no part in it; its tiles are those of options->vision_patches.
  *
  * Plans of the first layers of the model (every kind of layer is among them) are built and
- * scheduled on as many workers as options->machine has cores, or on one GPU, for one document that
- * fills the microbatch.  So the choice depends on model, tokens and machine alone: not on the workers of a
- * run, nor on its documents.  Cuts of so many tasks that deciding would take long are not looked
- * at: some 10 ms for a small model, below a second for any.
+ * scheduled on as many workers as options->machine has cores, or on one GPU, for one document
+ * that fills the microbatch.  So the choice depends on model, tokens and machine alone: not on
+ * the workers of a run, nor on its documents.  Cuts of so many tasks that deciding would take
+ * long are not looked at: some 10 ms for a small model, below a second for any.
  * @param config   must have passed k3_config_check
  * @param options  mesh, block_bytes and machine (NULL: defaults) count, and groups that are not 0,
  *                 which stay; tile_tokens doesn't

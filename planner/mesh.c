@@ -70,8 +70,8 @@ group_ordinal(const struct k3_mesh *mesh, enum k3_group group, uint32_t rank)
 	return rank / k3_mesh_group_size(mesh, group);
 }
 
-/* The earliest kind with the same groups: its communicators are used.  Groups of one rank, where they
- * are forced to communicate, stand for larger ones and keep their own. */
+/* The earliest kind with the same groups: its communicators are used.  Groups of one rank, where
+ * they are forced to communicate, stand for larger ones and keep their own. */
 static enum k3_group
 group_alias(const struct k3_mesh *mesh, enum k3_group group)
 {

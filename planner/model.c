@@ -63,6 +63,24 @@ choose_vision(struct k3_plan_options *o, const struct k3_config *c)
 	return K3_OK;
 }
 
+static int
+choose_mesh(struct k3_mesh *m)
+{
+	if (!m->dp_replicate)
+		m->dp_replicate = 1;
+	if (!m->dp_shard)
+		m->dp_shard = 1;
+	if (!m->cp)
+		m->cp = 1;
+	uint64_t ranks = (uint64_t)m->dp_replicate * m->dp_shard * m->cp;
+	if (m->rank >= ranks) {
+		k3_error("planner", "rank %u: the mesh has %llu ranks", m->rank,
+			 (unsigned long long)ranks);
+		return K3_EINVAL;
+	}
+	return K3_OK;
+}
+
 /* Refuses what can't be; replaces zeros by what is chosen. */
 static int
 choose(struct k3_plan_options *o, const struct k3_config *c)
@@ -114,20 +132,7 @@ choose(struct k3_plan_options *o, const struct k3_config *c)
 	int ret = choose_vision(o, c);
 	if (ret != K3_OK)
 		return ret;
-	struct k3_mesh *m = &o->mesh;
-	if (!m->dp_replicate)
-		m->dp_replicate = 1;
-	if (!m->dp_shard)
-		m->dp_shard = 1;
-	if (!m->cp)
-		m->cp = 1;
-	uint64_t ranks = (uint64_t)m->dp_replicate * m->dp_shard * m->cp;
-	if (m->rank >= ranks) {
-		k3_error("planner", "rank %u: the mesh has %llu ranks", m->rank,
-			 (unsigned long long)ranks);
-		return K3_EINVAL;
-	}
-	return K3_OK;
+	return choose_mesh(&o->mesh);
 }
 
 static struct k3_datum
@@ -175,8 +180,8 @@ put_blocks(struct k3_model *m, size_t *at, const char *what, enum k3_data_kind k
 	}
 }
 
-/* Copies of the matrices' blocks, which have the same rows.  A parameter that is bf16 itself is read as
- * it is. */
+/* Copies of the matrices' blocks, which have the same rows.  A parameter that is bf16 itself is
+ * read as it is. */
 static void
 put_copies(struct k3_model *m, size_t *at)
 {

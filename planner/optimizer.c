@@ -12,12 +12,7 @@
 
 /* A task takes blocks until it is worth its submission: a few hundred microseconds on a core, a
  * hundred on a GPU. */
-enum {
-	GROUP_BLOCKS = 16,
-	GROUP_ELEMS = 1 << 19,
-	GPU_GROUP_BLOCKS = 48,
-	GPU_GROUP_ELEMS = 1 << 24
-};
+enum { GROUP_BLOCKS = 16, GROUP_ELEMS = 1 << 19, GPU_GROUP_BLOCKS = 48, GPU_GROUP_ELEMS = 1 << 24 };
 
 uint32_t
 k3i_optim_groups(const struct k3_model *model, struct k3_block_group *group, uint32_t cap)

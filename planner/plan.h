@@ -138,8 +138,8 @@ struct k3_comm {
 struct k3_mesh {
 	uint32_t dp_replicate, dp_shard, cp;
 	uint32_t rank;
-	/* groups of one rank communicate like others: what one rank plans and runs is then what many
-	 * do, but for the halos, which need a neighbour */
+	/* groups of one rank communicate like others: what one rank plans and runs is then what
+	 * many do, but for the halos, which need a neighbour */
 	bool forced;
 };
 
@@ -149,7 +149,8 @@ struct k3_plan_options {
 	uint32_t kda_groups, mla_groups;
 	uint32_t expert_groups; /* 0: chosen, see k3_params_init */
 	uint32_t key_tiles;	/* most key tiles of one attention task; 0: 8 */
-	/* most rows of an LM-head task; 0: as k3_plan_head_rows says; raised to 64, at most a tile */
+	/* most rows of an LM-head task; 0: as k3_plan_head_rows says; raised to 64, at most a
+	 * tile */
 	uint32_t head_rows;
 	size_t block_bytes;    /* most bytes of a row block; 0: K3_BLOCK_BYTES */
 	size_t piece_bytes;    /* most bytes of an FSDP gather; 0: 256 MiB */
@@ -162,11 +163,11 @@ struct k3_plan_options {
 	 * images are; 0: not known, and slots are as the images need */
 	uint64_t max_patches;
 	bool vision; /* with the vision tower */
-	/* K3_F32, or K3_BF16: type of activations and of the matrices that tasks read (op.h); gradients
-	 * of parameters stay fp32 */
+	/* K3_F32, or K3_BF16: type of activations and of the matrices that tasks read (op.h);
+	 * gradients of parameters stay fp32 */
 	enum k3_dtype dtype;
-	/* K3_F32: fp32 masters and moments; K3_BF16 (with dtype K3_BF16): matrices have no masters, their
-	 * moments are bf16 too (model.md 7) */
+	/* K3_F32: fp32 masters and moments; K3_BF16 (with dtype K3_BF16): matrices have no masters,
+	 * their moments are bf16 too (model.md 7) */
 	enum k3_dtype optimizer_dtype;
 	/* tasks run on GPUs where they can: the head is cut for them, costs are a GPU's */
 	bool for_gpus;
@@ -187,8 +188,8 @@ struct k3_plan_options {
 					       into the model */
 };
 
-/** Most rows of an LM-head task when nobody says: their logits stay within block_bytes, for GPUs within
- * K3_GPU_LOGITS_BYTES; 64 at least. */
+/** Most rows of an LM-head task when nobody says: their logits stay within block_bytes, for GPUs
+ * within K3_GPU_LOGITS_BYTES; 64 at least. */
 uint32_t k3_plan_head_rows(const struct k3_plan_options *options, const struct k3_config *config);
 
 /** Defaults of model.md 7: betas 0.9 0.95, eps 1e-8, weight decay 0.1, clip 1.0 with eps 1e-6,
@@ -335,7 +336,7 @@ const char *k3_datum_label(const struct k3_datum *datum, char *text, size_t text
 /* Memory of a run: the most slots per class over its plans, plus persistent data. */
 struct k3_memory {
 	uint64_t persist_bytes;
-	uint64_t wide_bytes; /* scratch of a CPU worker: what the largest task needs */
+	uint64_t wide_bytes;	    /* scratch of a CPU worker: what the largest task needs */
 	uint64_t gpu_scratch_bytes; /* of a GPU worker; 0 when the run's shape did not ask */
 	uint64_t task_bytes; /* most that the data of one task take: no node can do with less */
 	uint32_t cores;	     /* CPU workers at most */

@@ -2,10 +2,10 @@
  * else.
  *
  * One wrapper serves all, since a plan's task carries everything that differs: arguments, modes,
- * name, priority, flops, cost.  The number of buffers varies, so it comes with the task.  The trap: a
- * history model must not see raw row counts, or every document layout is a new, uncalibrated size;
- * its footprint is the operation and the flops in four steps per octave.  Operands of bf16 are widened
- * here for the kernels that want floats (convert.h). */
+ * name, priority, flops, cost.  The number of buffers varies, so it comes with the task.  The
+ * trap: a history model must not see raw row counts, or every document layout is a new,
+ * uncalibrated size; its footprint is the operation and the flops in four steps per octave.
+ * Operands of bf16 are widened here for the kernels that want floats (convert.h). */
 #include "codelets.h"
 
 #include <math.h>

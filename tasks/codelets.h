@@ -14,8 +14,9 @@ void k3i_codelet_set_comm(enum k3_op op, starpu_cuda_func_t run);
 
 /**
  * What schedulers of the dmda family take for the length of a task: its cost in the plan (history
- * false; so it is before the first call), or what StarPU has measured of its operation and class of
- * flops (initial values keep the plan's). Before StarPU starts; the choice lasts until the next call.
+ * false; so it is before the first call), or what StarPU has measured of its operation and class
+ * of flops (initial values keep the plan's).  Before StarPU starts; the choice lasts until the
+ * next call.
  */
 void k3_codelets_use_history(bool history);
 

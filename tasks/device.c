@@ -1,6 +1,7 @@
-/* CUDA kernels behind the codelets.  Each CUDA worker has one stream, and its tasks follow each other on
- * it, so one scratch buffer serves them all.  The trap: it may only grow while nothing runs; plans of a
- * run have equal slots, hence nearly equal scratch, and it grows in the first step alone. */
+/* CUDA kernels behind the codelets.  Each CUDA worker has one stream, and its tasks follow each
+ * other on it, so one scratch buffer serves them all.  The trap: it may only grow while nothing
+ * runs; plans of a run have equal slots, hence nearly equal scratch, and it grows in the first
+ * step alone. */
 #include "device.h"
 
 #include <starpu.h>

@@ -15,8 +15,8 @@ int k3_device_parse(enum k3_device *device, const char *text);
 /** Was CUDA built in, kernels and StarPU both? */
 bool k3_device_has_cuda(void);
 
-/** The first GPU, by what it tells of itself; false: there is none, or no CUDA. StarPU has no part in
- * it. */
+/** The first GPU, by what it tells of itself; false: there is none, or no CUDA. StarPU has no
+ * part in it. */
 bool k3_device_gpu(struct k3_gpu *gpu);
 /** Bytes that StarPU may take on the smallest GPU: STARPU_LIMIT_CUDA_<number>_MEM, STARPU_LIMIT_CUDA_MEM
  * (both in MiB), or nine tenths of its memory. 0: there is no GPU. */
@@ -25,8 +25,8 @@ uint64_t k3_device_memory_limit(void);
 /** Before StarPU starts: which devices the codelets name. @return K3_OK, K3_ENODEV (logged: this
  * build has no CUDA) */
 int k3i_device_choose(enum k3_device device);
-/** After StarPU has started: readies every CUDA worker. @return K3_OK, K3_ENODEV (no CUDA worker, or
- * one that fails; logged) */
+/** After StarPU has started: readies every CUDA worker. @return K3_OK, K3_ENODEV (no CUDA worker,
+ * or one that fails; logged) */
 int k3i_device_start(enum k3_device device);
 /** Before StarPU ends, drained. */
 void k3i_device_stop(void);
@@ -35,8 +35,8 @@ size_t k3_device_scratch_bytes(const struct k3_plan *plan);
 size_t k3_device_fixed_bytes(void);
 /** How often scratch was made for all workers. */
 uint64_t k3_device_scratch_made(void);
-/** Makes the scratch memory of all CUDA workers large enough for a plan's tasks; waits for all tasks
- * when it has to grow. @return K3_OK, K3_ENOMEM (logged) */
+/** Makes the scratch memory of all CUDA workers large enough for a plan's tasks; waits for all
+ * tasks when it has to grow. @return K3_OK, K3_ENOMEM (logged) */
 int k3i_device_reserve(const struct k3_plan *plan);
 
 #endif

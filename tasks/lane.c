@@ -1,5 +1,6 @@
-/* NCCL behind the communication codelets.  The trap: NCCL's own threads take the binding of the thread
- * that makes a communicator, so that is the program's, not a worker's, which is bound to one core. */
+/* NCCL behind the communication codelets.  The trap: NCCL's own threads take the binding of the
+ * thread that makes a communicator, so that is the program's, not a worker's, which is bound to
+ * one core. */
 #include "lane.h"
 
 #include <starpu.h>

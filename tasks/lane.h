@@ -1,13 +1,13 @@
 /* The lane: how a rank with a GPU carries out its plans' communication.
  *
  * All communication tasks of a rank follow each other in plan order, by a datum that each of them
- * updates, on one CUDA worker, so every member of a communicator does the same operations in the same
- * order: the one that planner/plan_order.c proves.  With two workers on the GPU the last is the
- * lane's alone, and compute tasks cannot run there; with one they share it.
+ * updates, on one CUDA worker, so every member of a communicator does the same operations in the
+ * same order: the one that planner/plan_order.c proves.  With two workers on the GPU the last is
+ * the lane's alone, and compute tasks cannot run there; with one they share it.
  *
- * Communicators are those of the plans (planner/mesh.h), made once at start on all ranks in one order:
- * world, then the kinds of groups as enum k3_group lists them, each kind by one split of the world;
- * then each is warmed by a sum.
+ * Communicators are those of the plans (planner/mesh.h), made once at start on all ranks in one
+ * order: world, then the kinds of groups as enum k3_group lists them, each kind by one split of
+ * the world; then each is warmed by a sum.
  */
 #ifndef K3_TASKS_LANE_H
 #define K3_TASKS_LANE_H

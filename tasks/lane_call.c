@@ -1,5 +1,5 @@
-/* What a communication kernel is told of its task.  A plan names ranks of the world, NCCL places in a
- * communicator. */
+/* What a communication kernel is told of its task.  A plan names ranks of the world, NCCL places
+ * in a communicator. */
 #include "lane_call.h"
 
 static k3_comm_func *const calls[K3_N_OPS] = {

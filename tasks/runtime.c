@@ -126,6 +126,44 @@ leave_main_memory_uncounted(void)
 		starpu_malloc_on_node_set_default_flags(STARPU_MAIN_RAM, STARPU_MALLOC_PINNED);
 }
 
+static void
+configure(struct starpu_conf *conf, const struct k3_runtime_options *options)
+{
+	starpu_conf_init(conf);
+	if (options->device == K3_DEVICE_CPU)
+		conf->ncuda = 0;
+	/* what cannot run on a GPU is loading; more workers would look for it all the time, in
+	 * queues that the GPU's worker needs */
+	if (options->device == K3_DEVICE_CUDA)
+		conf->ncpus = 1;
+	/* StarPU has only measurements to calibrate: not the plan's costs, whatever its environment
+	 * says */
+	if (options->calibrate && conf->calibrate != 2)
+		conf->calibrate = 1;
+}
+
+/* What begins when StarPU has started; nothing is left of it after a failure. */
+static int
+start_parts(struct k3_runtime *r, const struct k3_runtime_options *options)
+{
+	int ret;
+
+	K3_TRY(k3i_lane_choose());
+	K3_TRY(k3i_device_start(options->device));
+	K3_TRY(k3i_lane_start(options->mesh));
+	if (r->calibrate)
+		K3_TRY(report_models("to go by", true));
+	if (options->trace_dir)
+		K3_TRY(k3i_trace_starpu_create(&r->trace, options->trace_dir,
+					       options->trace_most_tasks));
+out:
+	if (ret != K3_OK) {
+		k3i_lane_stop();
+		k3i_device_stop();
+	}
+	return ret;
+}
+
 int
 k3_runtime_create(struct k3_runtime **runtime, const struct k3_runtime_options *options)
 {
@@ -147,18 +185,8 @@ k3_runtime_create(struct k3_runtime **runtime, const struct k3_runtime_options *
 	}
 	k3i_watchdog_prepare();
 	starpu_malloc_set_align(256);
-	starpu_conf_init(&conf);
-	if (options->device == K3_DEVICE_CPU)
-		conf.ncuda = 0;
-	/* what cannot run on a GPU is loading; more workers would look for it all the time, in
-	 * queues that the GPU's worker needs */
-	if (options->device == K3_DEVICE_CUDA)
-		conf.ncpus = 1;
+	configure(&conf, options);
 	k3_codelets_use_history(options->calibrate);
-	/* StarPU has only measurements to calibrate: not the plan's costs, whatever its environment
-	 * says */
-	if (options->calibrate && conf.calibrate != 2)
-		conf.calibrate = 1;
 	ret = starpu_init(&conf);
 	if (ret != 0) {
 		k3_error("tasks", "StarPU does not start: %s",
@@ -185,19 +213,8 @@ k3_runtime_create(struct k3_runtime **runtime, const struct k3_runtime_options *
 	}
 	r->step = -1;
 	r->calibrate = options->calibrate;
-	ret = k3i_lane_choose();
-	if (ret == K3_OK)
-		ret = k3i_device_start(options->device);
-	if (ret == K3_OK)
-		ret = k3i_lane_start(options->mesh);
-	if (ret == K3_OK && r->calibrate)
-		ret = report_models("to go by", true);
-	if (ret == K3_OK && options->trace_dir)
-		ret = k3i_trace_starpu_create(&r->trace, options->trace_dir,
-					      options->trace_most_tasks);
+	ret = start_parts(r, options);
 	if (ret != K3_OK) {
-		k3i_lane_stop();
-		k3i_device_stop();
 		starpu_shutdown();
 		free(r);
 		return ret;

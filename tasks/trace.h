@@ -61,8 +61,8 @@ struct k3_trace_record *k3_trace_submit(struct k3_trace *trace, const struct k3_
 void k3_trace_cancel(struct k3_trace *trace, struct k3_trace_record *record);
 /** A worker has taken the task. */
 void k3_trace_start(struct k3_trace_record *record, int worker, int64_t now_ns);
-/** It has ended. ready_ns: when its last input was there; released_ns: when the runtime had seen the
- * end and let those go that waited for it. */
+/** It has ended. ready_ns: when its last input was there; released_ns: when the runtime had seen
+ * the end and let those go that waited for it. */
 void k3_trace_end(struct k3_trace_record *record, int worker, int64_t ready_ns, int64_t start_ns,
 		  int64_t end_ns, int64_t released_ns);
 /** A worker's clock ran off since from_ns: its times become from_ns + (time - from_ns) factor. No

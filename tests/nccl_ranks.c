@@ -107,7 +107,8 @@ give(ncclComm_t c, const void *send)
 	meet(c);
 }
 
-/* Sum of elements first .. first + n - 1 of all ranks into recv, which may be part of what is sent. */
+/* Sum of elements first .. first + n - 1 of all ranks into recv, which may be part of what is
+ * sent. */
 static void
 sum(ncclComm_t c, void *recv, size_t first, size_t n, ncclDataType_t type)
 {

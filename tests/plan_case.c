@@ -145,6 +145,16 @@ case_plan(const struct k3_model *model, const char *documents, bool first)
 	return plan;
 }
 
+size_t
+case_count(const struct k3_plan *plan, enum k3_op op)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < plan->n_tasks; i++)
+		n += plan->task[i].op == op;
+	return n;
+}
+
 void
 case_prove(const char *mesh, const struct k3_plan_options *options, const char *const *documents,
 	   int microbatches)

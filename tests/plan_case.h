@@ -33,6 +33,8 @@ struct k3_model *case_model(const char *mesh, uint32_t rank, const struct k3_pla
 /** Training plan of a microbatch whose documents have the given lengths, zeros for holes: "5 -3 5"
  * is document, hole, document. */
 struct k3_plan *case_plan(const struct k3_model *model, const char *documents, bool first);
+/** Tasks of an operation. */
+size_t case_count(const struct k3_plan *plan, enum k3_op op);
 /** The ids that case_plan makes, malloc'ed. */
 int32_t *case_documents(const char *documents, size_t *n_tokens);
 

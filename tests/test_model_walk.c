@@ -46,16 +46,6 @@ plan_as(const struct k3_model *model, const char *documents, struct k3_microbatc
 	return plan;
 }
 
-static size_t
-count_op(const struct k3_plan *plan, enum k3_op op)
-{
-	size_t n = 0;
-
-	for (size_t i = 0; i < plan->n_tasks; i++)
-		n += plan->task[i].op == op;
-	return n;
-}
-
 static const struct k3_access *
 access_of(const struct k3_plan *plan, size_t task, uint32_t k)
 {
@@ -97,9 +87,9 @@ TEST(every_operation_runs_once_per_tile_of_its_layers)
 
 	for (size_t i = 0; i < sizeof(want) / sizeof(want[0]); i++)
 		for (size_t k = 0; k < 4 && (k == 0 || want[i].op[k]); k++)
-			cr_expect_eq(count_op(plan, want[i].op[k]), 4 * want[i].each_tile, "%s",
+			cr_expect_eq(case_count(plan, want[i].op[k]), 4 * want[i].each_tile, "%s",
 				     k3_op_name(want[i].op[k]));
-	cr_expect_eq(count_op(plan, K3_OP_STEP_LOAD), 1);
+	cr_expect_eq(case_count(plan, K3_OP_STEP_LOAD), 1);
 	k3_plan_destroy(plan);
 	k3_model_destroy(model);
 }
@@ -328,7 +318,7 @@ TEST(ranges_of_keys_cover_every_pair_once)
 	struct k3_model *model = case_model("cp=1", 0, &o);
 	struct k3_plan *plan = case_plan(model, "320", true);
 	/* 1 + 1 + 2 + 2 + 3 ranges of at most two key tiles */
-	cr_expect_eq(count_op(plan, K3_OP_MLA_ATTN_FWD), 9 * MLA_LAYERS * GROUPS);
+	cr_expect_eq(case_count(plan, K3_OP_MLA_ATTN_FWD), 9 * MLA_LAYERS * GROUPS);
 	for (size_t i = 0; i < plan->n_tasks; i++) {
 		const struct k3_mla_attn_args *a = plan->task[i].args;
 		if (plan->task[i].op == K3_OP_MLA_ATTN_FWD)
@@ -348,9 +338,9 @@ TEST(head_groups_follow_the_options)
 	o.expert_groups = 3;
 	struct k3_model *model = case_model("cp=1", 0, &o);
 	struct k3_plan *plan = case_plan(model, "64", true);
-	cr_expect_eq(count_op(plan, K3_OP_KDA_CHUNK_FWD), KDA_LAYERS);
-	cr_expect_eq(count_op(plan, K3_OP_MLA_ATTN_FWD), MLA_LAYERS);
-	cr_expect_eq(count_op(plan, K3_OP_EXPERT_FWD), 3 * MOE_LAYERS);
+	cr_expect_eq(case_count(plan, K3_OP_KDA_CHUNK_FWD), KDA_LAYERS);
+	cr_expect_eq(case_count(plan, K3_OP_MLA_ATTN_FWD), MLA_LAYERS);
+	cr_expect_eq(case_count(plan, K3_OP_EXPERT_FWD), 3 * MOE_LAYERS);
 	k3_plan_destroy(plan);
 	k3_model_destroy(model);
 }
@@ -360,8 +350,8 @@ TEST(a_plan_of_the_loss_alone_names_no_gradient)
 	struct k3_model *model = tiled_model();
 	struct k3_plan *plan = plan_as(model, "100", (struct k3_microbatch){.first = true});
 
-	cr_expect_eq(count_op(plan, K3_OP_LOSS_SUM), 2);
-	cr_expect_eq(count_op(plan, K3_OP_MOE_COUNT), 0, "loads are counted in training");
+	cr_expect_eq(case_count(plan, K3_OP_LOSS_SUM), 2);
+	cr_expect_eq(case_count(plan, K3_OP_MOE_COUNT), 0, "loads are counted in training");
 	for (size_t i = 0; i < plan->n_tasks; i++)
 		cr_expect_eq(plan->task[i].pass, K3_PASS_FORWARD, "%s", plan->task[i].name);
 	for (size_t i = 0; i < plan->n_access; i++)
@@ -398,7 +388,7 @@ TEST(gradients_are_written_by_the_first_microbatch_and_added_to_by_others)
 	for (int first = 0; first < 2; first++) {
 		struct k3_plan *plan = case_plan(model, "100 92", first);
 		expect_first_mode(plan, first ? K3_W : K3_RW);
-		cr_expect_eq(count_op(plan, K3_OP_STEP_LOAD), (size_t)first);
+		cr_expect_eq(case_count(plan, K3_OP_STEP_LOAD), (size_t)first);
 		k3_plan_destroy(plan);
 	}
 	k3_model_destroy(model);

@@ -1,5 +1,5 @@
-/* bf16 mode in the plan: what stays fp32, what shrinks, what the tasks read; and that every rule of plans
- * holds in it. */
+/* bf16 mode in the plan: what stays fp32, what shrinks, what the tasks read; and that every rule
+ * of plans holds in it. */
 #include <criterion/criterion.h>
 #include <stdlib.h>
 #include <string.h>
@@ -243,8 +243,8 @@ TEST(slots_shrink_towards_half)
 	k3_model_destroy(half);
 }
 
-/* A worker's scratch holds the float copies of any task's bf16 operands, but where a kernel takes them as
- * they are. */
+/* A worker's scratch holds the float copies of any task's bf16 operands, but where a kernel takes
+ * them as they are. */
 TEST(the_bound_counts_the_scratch_of_a_worker_on_each_core)
 {
 	struct k3_plan_options o = tiled(K3_BF16);
@@ -289,8 +289,8 @@ TEST(the_bound_counts_the_scratch_of_a_worker_on_each_core)
 	k3_model_destroy(m);
 }
 
-/* The bound is that of a microbatch without images, and must hold for every other; the tower alone, as
- * text layers need more. */
+/* The bound is that of a microbatch without images, and must hold for every other; the tower
+ * alone, as text layers need more. */
 TEST(the_scratch_does_not_depend_on_the_images)
 {
 	static const char *const images[] = {"", "1x4x4@0", "1x8x8@0", "2x4x4@0 1x2x2@20",

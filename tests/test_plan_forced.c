@@ -25,16 +25,6 @@ defaults(void)
 	return o;
 }
 
-static size_t
-count_op(const struct k3_plan *plan, enum k3_op op)
-{
-	size_t n = 0;
-
-	for (size_t i = 0; i < plan->n_tasks; i++)
-		n += plan->task[i].op == op;
-	return n;
-}
-
 static uint64_t
 elements(const struct k3_plan *plan, enum k3_op op)
 {
@@ -93,12 +83,12 @@ expect_microbatch(struct k3_plan_options o, const char *documents)
 	cr_expect_eq(k3_plan_check(plan), K3_OK);
 	cr_expect_eq(k3_plan_check_order(&plan, 1), K3_OK);
 	expect_same_compute(plain, plan);
-	cr_expect_eq(count_op(plan, K3_OP_KDA_STATE_GATHER), (forward + 1) * kda);
-	cr_expect_eq(count_op(plan, K3_OP_GATHER_KV), forward * mla);
-	cr_expect_eq(count_op(plan, K3_OP_SCATTER_KV_GRADS), mla);
-	cr_expect_eq(count_op(plan, K3_OP_HALO_SEND) + count_op(plan, K3_OP_HALO_RECV) +
-			     count_op(plan, K3_OP_KDA_STATE_LOCAL) +
-			     count_op(plan, K3_OP_KDA_STATE_COMBINE),
+	cr_expect_eq(case_count(plan, K3_OP_KDA_STATE_GATHER), (forward + 1) * kda);
+	cr_expect_eq(case_count(plan, K3_OP_GATHER_KV), forward * mla);
+	cr_expect_eq(case_count(plan, K3_OP_SCATTER_KV_GRADS), mla);
+	cr_expect_eq(case_count(plan, K3_OP_HALO_SEND) + case_count(plan, K3_OP_HALO_RECV) +
+			     case_count(plan, K3_OP_KDA_STATE_LOCAL) +
+			     case_count(plan, K3_OP_KDA_STATE_COMBINE),
 		     0, "a rank alone has no neighbour");
 	cr_expect_eq(elements(plan, K3_OP_REDUCE_SCATTER_GRADS), model->params.n_elems,
 		     "every gradient is reduced once");
@@ -165,7 +155,7 @@ Test(plan_forced, a_loss_alone_gathers_and_reduces_nothing, .timeout = 60)
 	cr_expect_eq(k3_plan_check_order(&plan, 1), K3_OK);
 	expect_same_compute(plain, plan);
 	cr_expect_eq(elements(plan, K3_OP_GATHER_PARAMS), model->params.n_elems);
-	cr_expect_eq(count_op(plan, K3_OP_REDUCE_SCATTER_GRADS), 0);
+	cr_expect_eq(case_count(plan, K3_OP_REDUCE_SCATTER_GRADS), 0);
 	free(ids);
 	k3_plan_destroy(plan);
 	k3_plan_destroy(plain);

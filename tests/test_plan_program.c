@@ -214,8 +214,8 @@ TEST(the_critical_path_is_listed_when_it_is_asked_for)
 	program_free(&r);
 }
 
-/* 512 MiB of data are enough to refuse (libraries that are mapped do not count, cuBLAS has more); AddressSanitizer
- * reserves terabytes. */
+/* 512 MiB of data are enough to refuse (libraries that are mapped do not count, cuBLAS has more);
+ * AddressSanitizer reserves terabytes. */
 #ifdef __SANITIZE_ADDRESS__
 #define LITTLE_MEMORY ""
 #else

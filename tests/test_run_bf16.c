@@ -1,4 +1,5 @@
-/* bf16 mode through StarPU: golden cases, copies of matrices, memory; and training as a user runs it. */
+/* bf16 mode through StarPU: golden cases, copies of matrices, memory; and training as a user runs
+ * it. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdio.h>

@@ -630,8 +630,8 @@ TEST(the_picture_tells_passes_and_layers_in_order)
 	free(tsv);
 }
 
-/* Tiles of the second microbatch's images and the zeros of a placeholder come early, the optimizer of the
- * step before ends late. */
+/* Tiles of the second microbatch's images and the zeros of a placeholder come early, the
+ * optimizer of the step before ends late. */
 TEST(the_picture_tells_the_tower_and_nothing_of_what_comes_early_or_late)
 {
 	static const struct {

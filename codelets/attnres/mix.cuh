@@ -1,4 +1,5 @@
-/* What both directions of the mix share: the list of a token's rows, and sums for all values at once.
+/* What both directions of the mix share: the list of a token's rows, and sums for all values at
+ * once.
  *
  * Fast: a team of warps has a token, all values stay in registers (MIX_VALUES or fewer).  Any other
  * shape: a thread block has a token and reads its rows from memory each time. */
@@ -37,7 +38,8 @@ mix_raw(const struct mix_rows<MOST> &rows, int j, size_t at)
 	return *(const uint4 *)((const T *)rows.row.p[j] + at);
 }
 
-/** raw[j][i] = the thread's pack i of value j, for n values of a token of width d; zeros elsewhere. */
+/** raw[j][i] = the thread's pack i of value j, for n values of a token of width d; zeros
+ * elsewhere. */
 template <typename T, int VALUES, int PACKS, int MOST>
 static __device__ __forceinline__ void
 mix_values(uint4 (*raw)[PACKS], const struct mix_rows<MOST> &rows, size_t token, size_t d, int n)
@@ -113,8 +115,8 @@ mix_team(size_t d, size_t unit, size_t values)
 	return d % n == 0 && values <= MIX_VALUES && threads <= 256 ? threads : 0;
 }
 
-/* Eight sums over a warp at once: each step halves the sums that a lane carries.  Lane l gets the one
- * of number mix_sum_of(l), whole in all four lanes that have it. */
+/* Eight sums over a warp at once: each step halves the sums that a lane carries.  Lane l gets the
+ * one of number mix_sum_of(l), whole in all four lanes that have it. */
 static __device__ __forceinline__ float
 mix_fold(float *x)
 {

@@ -1,8 +1,8 @@
 /* Attention-residual mix and norm backward: the formulas, and the kernel for any shape.
  *
- * With g = dy w, the mix x and its gradient dx = r (g - x r m), every <v_j, dx> follows from <v_j, g>
- * and <v_j, x>, so all sums of a token are taken at once and the values are looked at once more, for
- * the outputs. */
+ * With g = dy w, the mix x and its gradient dx = r (g - x r m), every <v_j, dx> follows from
+ * <v_j, g> and <v_j, x>, so all sums of a token are taken at once and the values are looked at
+ * once more, for the outputs. */
 #ifndef K3_ATTNRES_MIX_BWD_CUH
 #define K3_ATTNRES_MIX_BWD_CUH
 #include "mix.cuh"

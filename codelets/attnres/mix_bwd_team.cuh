@@ -1,6 +1,6 @@
-/* Attention-residual mix and norm backward, fast: a team of warps keeps a token's values in registers
- * and walks over tokens.  It keeps the sums of its columns in shared memory, and the thread block adds
- * those of its teams. */
+/* Attention-residual mix and norm backward, fast: a team of warps keeps a token's values in
+ * registers and walks over tokens.  It keeps the sums of its columns in shared memory, and the
+ * thread block adds those of its teams. */
 #ifndef K3_ATTNRES_MIX_BWD_TEAM_CUH
 #define K3_ATTNRES_MIX_BWD_TEAM_CUH
 #include "mix_bwd.cuh"

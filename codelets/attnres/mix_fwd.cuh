@@ -1,5 +1,5 @@
-/* Attention-residual mix and norm forward, for any shape: a thread block walks over tokens and looks at
- * a token's values three times. */
+/* Attention-residual mix and norm forward, for any shape: a thread block walks over tokens and
+ * looks at a token's values three times. */
 #ifndef K3_ATTNRES_MIX_FWD_CUH
 #define K3_ATTNRES_MIX_FWD_CUH
 #include <math.h>

@@ -1,6 +1,6 @@
-/* Attention-residual mix and norm, forward: one pass over the values, which a team of warps keeps in
- * registers.  The trap: what is in flight is what the teams on a processor load before their first
- * use, so registers decide between bandwidth and the number of values. */
+/* Attention-residual mix and norm, forward: one pass over the values, which a team of warps keeps
+ * in registers.  The trap: what is in flight is what the teams on a processor load before their
+ * first use, so registers decide between bandwidth and the number of values. */
 #include "../norm/rms_cuda.h"
 #include "mix_fwd.cuh"
 

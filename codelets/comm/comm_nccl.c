@@ -1,13 +1,12 @@
-/* The calls.  Those of one task travel together (ncclGroup), as one launch.  The trap: a shard may be
- * shorter than the place that it has in the gathered block, and NCCL reads the whole place: a short one
- * is copied there first and gathered in place. */
+/* The calls.  Those of one task travel together (ncclGroup), as one launch.  The trap: a shard
+ * may be shorter than the place that it has in the gathered block, and NCCL reads the whole
+ * place: a short one is copied there first and gathered in place. */
 #include "comm_nccl.h"
 
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
 #include "../../common/log.h"
-#include "../../common/status.h"
 #include "../cuda/cuda.h"
 
 static void

@@ -1,6 +1,7 @@
 /* Communication between ranks that have a GPU: NCCL calls on the stream of a CUDA worker.
  *
- * One function for each operation of common/op/comm.h, whose buffers it takes, with device pointers:
+ * One function for each operation of common/op/comm.h, whose buffers it takes, with device
+ * pointers:
  *
  *   void k3_<op>_nccl(void *const *buf, const void *args, const struct k3_comm_call *call);
  *

@@ -1,6 +1,7 @@
 /* What a CUDA kernel gets besides buffers and arguments, and the shape of all of them.
  *
- *   void k3_<op>_cuda_f32(void *const *buf, const struct k3_<op>_args *a, const struct k3_cuda *cuda);
+ *   void k3_<op>_cuda_f32(void *const *buf, const struct k3_<op>_args *a,
+ *                          const struct k3_cuda *cuda);
  *   void k3_<op>_cuda_bf16(... the same ...);
  *   size_t k3_<op>_cuda_scratch(const struct k3_<op>_args *a);
  *
@@ -9,8 +10,8 @@
  * it, its content means nothing to the next; k3_<op>_cuda_scratch says how many bytes a task needs,
  * whatever the type (no such function: none).
  *
- * Types of the bf16 kernels: operands that the contract marks (f32), parameter vectors, gradients of
- * parameters and states stay float; all other floating operands are bf16.  Arithmetic is float
+ * Types of the bf16 kernels: operands that the contract marks (f32), parameter vectors, gradients
+ * of parameters and states stay float; all other floating operands are bf16.  Arithmetic is float
  * (model.md 0): operands are widened, results rounded once.
  *
  * The bits depend on the arguments alone: sums have one order, no atomics on floating numbers.

@@ -90,6 +90,18 @@ warp_sum(float x)
 	return x;
 }
 
+/** Sum over `lanes` neighbouring lanes, a power of 2, in all of them; every lane takes part. */
+static __device__ __forceinline__ float
+lanes_sum(float x, int lanes)
+{
+#pragma unroll
+	for (int step = 16; step > 0; step >>= 1) {
+		float y = __shfl_xor_sync(0xffffffffu, x, step);
+		x += step < lanes ? y : 0.0f;
+	}
+	return x;
+}
+
 static __device__ __forceinline__ float
 warp_max(float x)
 {
@@ -117,16 +129,32 @@ block_sum(float x, float *part)
 	return x;
 }
 
+/** 2^x, at most 2 units in the last place; what is below the normal numbers is zero. */
+static __device__ __forceinline__ float
+power_of_2(float x)
+{
+	float y;
+
+	asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+	return y;
+}
+
+/** 1 / x to about an ulp; of infinity 0. */
+static __device__ __forceinline__ float
+reciprocal(float x)
+{
+	float y;
+
+	asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+	return y;
+}
+
 /** Off by some units of the last place; two instructions of the special function unit, which limits
  * kernels that do little else. */
 static __device__ __forceinline__ float
 sigmoid(float x)
 {
-	float e, y;
-
-	asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(-1.44269504f * x));
-	asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(1.0f + e));
-	return y;
+	return reciprocal(1.0f + power_of_2(-1.44269504f * x));
 }
 
 /** Blocks for n elements, per_block each; at least one. */

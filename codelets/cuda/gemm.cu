@@ -1,9 +1,9 @@
 /* Products by cuBLASLt.
  *
  * cuBLAS is column-major: a row-major C = A B is computed as C^T = B^T A^T, so operands change
- * places.  The heuristic costs tens of microseconds of host time, so its answer is kept per shape and
- * stream; a full table is begun anew.  The trap: an answer depends on the alignment of pointers, which
- * is part of the key.
+ * places.  The heuristic costs tens of microseconds of host time, so its answer is kept per shape
+ * and stream; a full table is begun anew.  The trap: an answer depends on the alignment of
+ * pointers, which is part of the key.
  */
 #include <cublasLt.h>
 #include <cuda_runtime.h>
@@ -14,7 +14,7 @@
 #include "gemm.h"
 #include "gemm_plans.h"
 
-enum { TABLE = 1024, ALIGN = 16 };
+enum { TABLE = 1024 };
 
 struct key {
 	size_t m, n, k, lda, ldb, ldc, batch, stride_a, stride_b, stride_c;

@@ -1,9 +1,9 @@
 /* Products by cuBLASLt: row-major matrices, float accumulation, no TF32 (CUDA only).
  *
- * The counterpart of linalg/linear.h: a weight is a matrix [rows, cols] in row blocks, rows r0 .. r1-1
- * take part.  `type` is that of the operands and of activations that result; gradients of weights are
- * float.  beta is 0 (the old content is not read) or 1.  t = 0 is legal: it writes nothing, but
- * gradients that are to be written become zero.
+ * The counterpart of linalg/linear.h: a weight is a matrix [rows, cols] in row blocks, rows r0 ..
+ * r1-1 take part.  `type` is that of the operands and of activations that result; gradients of
+ * weights are float.  beta is 0 (the old content is not read) or 1.  t = 0 is legal: it writes
+ * nothing, but gradients that are to be written become zero.
  */
 #ifndef K3_CUDA_GEMM_H
 #define K3_CUDA_GEMM_H
@@ -33,8 +33,8 @@ void k3_cuda_linear_dw(const struct k3_cuda *cuda, enum k3_cuda_type type, void 
 		       const struct k3_weight *dw, size_t r0, size_t r1, const void *dy,
 		       size_t lddy, const void *x, size_t ldx, size_t t);
 
-/* One product.  c [m, n] = beta from + alpha op(a) op(b); op(a) is [m, k]: a is [m, k] or, transposed,
- * [k, m]; op(b) is [k, n]: b is [k, n] or, transposed, [n, k]. */
+/* One product.  c [m, n] = beta from + alpha op(a) op(b); op(a) is [m, k]: a is [m, k] or,
+ * transposed, [k, m]; op(b) is [k, n]: b is [k, n] or, transposed, [n, k]. */
 struct k3_cuda_product {
 	size_t m, n, k;
 	const void *a, *b;

@@ -83,6 +83,7 @@ group_sync(int id, int threads)
 	asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+/** The rest of a role runs with N registers a thread: of all warps of a warpgroup. */
 template <int N>
 static __device__ __forceinline__ void
 registers_less(void)

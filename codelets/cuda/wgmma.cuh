@@ -142,8 +142,9 @@ wgmma_wait(void)
 	K3_REG64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79"                \
 		 ",%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
 
-/** d [64, N] = (add ? d : 0) + A B, both in shared memory, sums over columns; N/2 registers. */
-template <int N>
+/** d [64, N] = (add ? d : 0) + A B, both in shared memory, sums over the columns of both tiles or,
+ * DOWN, over their rows; N/2 registers. */
+template <int N, bool DOWN = false>
 static __device__ __forceinline__ void
 wgmma_shared(float *d, uint64_t a, uint64_t b, int add)
 {
@@ -152,15 +153,15 @@ wgmma_shared(float *d, uint64_t a, uint64_t b, int add)
 	if constexpr (N == 64)
 		asm volatile("{.reg .pred p; setp.ne.b32 p, %34, 0;\n"
 			     "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" K3_REG32
-			     "}, %32, %33, p, 1, 1, 0, 0;}"
+			     "}, %32, %33, p, 1, 1, %35, %35;}"
 			     : K3_ACC16(d, 0), K3_ACC16(d, 16)
-			     : "l"(a), "l"(b), "r"(add));
+			     : "l"(a), "l"(b), "r"(add), "n"(DOWN));
 	else
 		asm volatile("{.reg .pred p; setp.ne.b32 p, %66, 0;\n"
 			     "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" K3_REG64
-			     "}, %64, %65, p, 1, 1, 0, 0;}"
+			     "}, %64, %65, p, 1, 1, %67, %67;}"
 			     : K3_ACC16(d, 0), K3_ACC16(d, 16), K3_ACC16(d, 32), K3_ACC16(d, 48)
-			     : "l"(a), "l"(b), "r"(add));
+			     : "l"(a), "l"(b), "r"(add), "n"(DOWN));
 #endif
 }
 
@@ -212,16 +213,6 @@ static __device__ __forceinline__ void
 wgmma_rows(float *d, const uint32_t *a, uint32_t tile, int rows, int k)
 {
 	wgmma_register<COLS>(d, a, mn_major(tile, rows, k));
-}
-
-/** 2^x, at most 2 units in the last place. */
-static __device__ __forceinline__ float
-power_of_2(float x)
-{
-	float y;
-
-	asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-	return y;
 }
 
 /** Two accumulators, rounded, as one register of a left operand. */

@@ -1,11 +1,11 @@
 /* Token embedding on CUDA.
  *
- * Backward, tokens are sorted by id and then by place, so that each row of the table has one owner,
- * who adds the gradients of its tokens in ascending order: the sum of the CPU kernel, bit for bit in
- * float.  A token's place in the sorted list is the number of smaller keys; counting them costs t^2
- * comparisons, which at the lengths of a tile is less than the launches of a radix sort.  The trap:
- * one id may have every token of a tile (padding) and a few percent of any text, and its sum is one
- * chain: its rows are under way together, and their places before them.
+ * Backward, tokens are sorted by id and then by place, so that each row of the table has one
+ * owner, who adds the gradients of its tokens in ascending order: the sum of the CPU kernel, bit
+ * for bit in float.  A token's place in the sorted list is the number of smaller keys; counting
+ * them costs t^2 comparisons, which at the lengths of a tile is less than the launches of a radix
+ * sort.  The trap: one id may have every token of a tile (padding) and a few percent of any text,
+ * and its sum is one chain: its rows are under way together, and their places before them.
  */
 #include "../cuda/pointers.cuh"
 #include "../cuda/runs.cuh"

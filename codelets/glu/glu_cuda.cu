@@ -1,5 +1,6 @@
 /* SiTU-GLU feed-forward on CUDA: products by cuBLASLt, one pass over memory for the activation.
- * Rows of gu hold g and then u, so a thread reads two runs of 16 bytes that are f elements apart. */
+ * Rows of gu hold g and then u, so a thread reads two runs of 16 bytes that are f elements apart.
+ */
 #include "../cuda/device.cuh"
 #include "../cuda/situ.cuh"
 

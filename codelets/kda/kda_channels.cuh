@@ -60,16 +60,6 @@ right_load(kda_frag *f, const k3_bf16 *tile, int row, int pack)
 		 tile + pack_at<COLS>(row + (lane & 7) + (lane >> 4) * 8, pack + (lane >> 3 & 1)));
 }
 
-/** Right operand: rows of the tile are its depth. */
-template <int COLS>
-static __device__ __forceinline__ void
-right_load_deep(kda_frag *f, const k3_bf16 *tile, int row, int pack)
-{
-	int lane = (int)(threadIdx.x & 31);
-
-	ldmatrix_trans(f->r, tile + pack_at<COLS>(row + (lane & 15), pack + (lane >> 4)));
-}
-
 /** Rows row .. row+15 of 16 channels, from a tile [rows, channels] whose packs `pack` and the next
  * hold them. */
 template <int COLS>
@@ -94,14 +84,6 @@ channels_store(k3_bf16 *tile, const kda_frag &f, int row, int pack)
 		f.r);
 }
 
-static __device__ __forceinline__ uint32_t
-pack_two(float a, float b)
-{
-	__nv_bfloat162 x = __floats2bfloat162_rn(a, b);
-
-	return *reinterpret_cast<uint32_t *>(&x);
-}
-
 static __device__ __forceinline__ float2
 unpack_two(uint32_t x)
 {
@@ -118,7 +100,7 @@ fragment_of(kda_frag *f, const float (*x)[4], int b)
 #pragma unroll
 	for (int i = 0; i < 4; i++) {
 		FRAGMENT_PIECE(i, b, m, p);
-		f->r[i] = pack_two(x[m][p], x[m][p + 1]);
+		f->r[i] = bf16_pair(x[m][p], x[m][p + 1]);
 	}
 }
 

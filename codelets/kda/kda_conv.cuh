@@ -93,11 +93,11 @@ conv_input(const struct conv &c, const int32_t *order, int q)
 		      : (const T *)c.halo + (size_t)(c.taps - 1 + q) * width;
 }
 
-/* The fast kernels.  A warp walks over the positions of a strip, document by document.  A lane has N
- * neighbouring channels, which are in one head, as `lanes` lanes, a power of two, have a head.  Four
- * taps; the last inputs stay in registers, and what AHEAD later positions need is copied to shared
- * memory meanwhile, each lane's for itself, so there is no barrier.  The trap: loads to registers
- * would wait for each other, as a warp can tell only six of them apart. */
+/* The fast kernels.  A warp walks over the positions of a strip, document by document.  A lane
+ * has N neighbouring channels, which are in one head, as `lanes` lanes, a power of two, have a
+ * head.  Four taps; the last inputs stay in registers, and what AHEAD later positions need is
+ * copied to shared memory meanwhile, each lane's for itself, so there is no barrier.  The trap:
+ * loads to registers would wait for each other, as a warp can tell only six of them apart. */
 enum { CONV_TAPS = 4, CONV_AHEAD = 8 };
 
 struct conv_lanes {
@@ -177,18 +177,6 @@ conv_window(float (*u)[N], const struct conv &c, const struct conv_lanes &l,
 		if (j > 0 && conv_has(c, x, q))
 			run_load<T, N>(u[j], conv_input<T>(c, order, q) + l.col);
 	}
-}
-
-/** Sum over the lanes of a head, in all of them. */
-static __device__ __forceinline__ float
-conv_head_sum(float x, int lanes)
-{
-#pragma unroll
-	for (int step = 16; step > 0; step >>= 1) {
-		float y = __shfl_xor_sync(0xffffffffu, x, step);
-		x += step < lanes ? y : 0.0f;
-	}
-	return x;
 }
 
 /* How many lanes have a head, 0: the fast kernels do not fit. */

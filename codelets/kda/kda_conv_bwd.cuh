@@ -1,8 +1,8 @@
 /* KDA's convolution backward: what its kernels share, and the one for any shape.
  *
- * At position m a warp forms da (through norm and SiLU), adds it to the input gradients that it takes
- * part in, and lets go of the one that is then complete.  A strip begins afresh, so it walks on over
- * taps-1 positions of the next; gradients of the taps leave as one part per strip.
+ * At position m a warp forms da (through norm and SiLU), adds it to the input gradients that it
+ * takes part in, and lets go of the one that is then complete.  A strip begins afresh, so it
+ * walks on over taps-1 positions of the next; gradients of the taps leave as one part per strip.
  */
 #ifndef K3_KDA_CONV_BWD_CUH
 #define K3_KDA_CONV_BWD_CUH

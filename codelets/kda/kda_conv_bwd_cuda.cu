@@ -78,7 +78,7 @@ gradient(float *da, float r, const float (*w)[N], const float *u0, const float *
 		dot += da[k] * s[k];
 	}
 	if (sums)
-		dot = conv_head_sum(dot, lanes) * r * r;
+		dot = lanes_sum(dot, lanes) * r * r;
 	if (!normed)
 		dot = 0;
 #pragma unroll

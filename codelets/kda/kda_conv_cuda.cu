@@ -1,8 +1,8 @@
 /* KDA's convolution, SiLU and l2 norm on CUDA, forward; kda_conv_cpu.c has the formulas and
  * traps.
  *
- * Fast: kda_conv.cuh.  Any other shape: a warp has a position of one head of q, k or v and forms the
- * convolution twice, once for the norm and once for the result.
+ * Fast: kda_conv.cuh.  Any other shape: a warp has a position of one head of q, k or v and forms
+ * the convolution twice, once for the norm and once for the result.
  */
 #include "../cuda/pointers.cuh"
 #include "kda_conv.cuh"
@@ -95,7 +95,7 @@ walk(const struct strip<T> &s, const struct conv &c, const struct conv_lanes &l,
 					       u[b]);
 			uint32_t row = conv_row(rows, m + b);
 			if (s.sums) {
-				float r = rsqrtf(conv_head_sum(sum, s.lanes) + c.eps);
+				float r = rsqrtf(lanes_sum(sum, s.lanes) + c.eps);
 				r = l.part < 2 ? r : 1.0f;
 #pragma unroll
 				for (int k = 0; k < N; k++)

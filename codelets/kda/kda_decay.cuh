@@ -1,11 +1,12 @@
-/* Decays of a bf16 chunk by channels (kda_channels.cuh), and the decayed sums as chains of products.
+/* Decays of a bf16 chunk by channels (kda_channels.cuh), and the decayed sums as chains of
+ * products.
  *
- * The pivot of a sub-block is its row 7.  e[m][i] = 2^(l - pivot) of an element; step[b] leads from
- * the pivot of sub-block b - 1 to that of b, step[0] from the chunk's beginning, step[4] to its
- * end.  A sum over earlier rows goes from the first sub-block to the last and decays on the way, one
- * over later rows goes back.  The trap: the gates' gradient is the difference of what rows give and
- * what columns get; both must see the same rounded factors, or what should cancel adds up over the
- * chunk.
+ * The pivot of a sub-block is its row 7.  e[m][i] = 2^(l - pivot) of an element; step[b] leads
+ * from the pivot of sub-block b - 1 to that of b, step[0] from the chunk's beginning, step[4] to
+ * its end.  A sum over earlier rows goes from the first sub-block to the last and decays on the
+ * way, one over later rows goes back.  The trap: the gates' gradient is the difference of what
+ * rows give and what columns get; both must see the same rounded factors, or what should cancel
+ * adds up over the chunk.
  */
 #ifndef K3_KDA_DECAY_CUH
 #define K3_KDA_DECAY_CUH
@@ -189,8 +190,8 @@ struct kda_gate_sums {
 	float da, db[2];
 };
 
-/** dG to df through the gate's slope, which is `slope` times that of the sigmoid; f: tile of the gate's
- * inputs. */
+/** dG to df through the gate's slope, which is `slope` times that of the sigmoid; f: tile of the
+ * gate's inputs. */
 template <int COLS>
 static __device__ __forceinline__ void
 gate_slope(float (*x)[4], struct kda_gate_sums *sum, const k3_bf16 *f, int pack,

@@ -1,5 +1,5 @@
-/* KDA's gated norm on CUDA: its operands, and the kernels for any shape.  A warp has a head of a row and
- * looks at its values again. */
+/* KDA's gated norm on CUDA: its operands, and the kernels for any shape.  A warp has a head of a
+ * row and looks at its values again. */
 #ifndef K3_KDA_OUT_CUH
 #define K3_KDA_OUT_CUH
 #include "../cuda/device.cuh"

@@ -1,7 +1,7 @@
 /* KDA's output on CUDA: RMS norm of each head, gate, projection.
  *
- * Fast: some neighbouring lanes have a head, one pack each, so that every value is read once and the
- * sums of `don` stay with the lanes over all rows.  Any other shape: kda_out.cuh.
+ * Fast: some neighbouring lanes have a head, one pack each, so that every value is read once and
+ * the sums of `don` stay with the lanes over all rows.  Any other shape: kda_out.cuh.
  */
 #include "../cuda/pointers.cuh"
 #include "../cuda/runs.cuh"
@@ -13,18 +13,6 @@ extern "C" {
 }
 
 enum { PARTS = 264, AHEAD = 4, AHEAD_BACK = 2 };
-
-/* Sum over the lanes of a head, in all of them. */
-static __device__ __forceinline__ float
-head_sum(float x, int lanes)
-{
-#pragma unroll
-	for (int step = 16; step > 0; step >>= 1) {
-		float y = __shfl_xor_sync(0xffffffffu, x, step);
-		x += step < lanes ? y : 0.0f;
-	}
-	return x;
-}
 
 /* Where pack i of the group's values lies in rows of all heads. */
 template <int N>
@@ -62,7 +50,7 @@ __launch_bounds__(THREADS)
 #pragma unroll
 		for (int j = 0; j < N; j++)
 			sum += x[j] * x[j];
-		float r = rsqrtf(head_sum(sum, s.lanes) / (float)s.v + s.eps);
+		float r = rsqrtf(lanes_sum(sum, s.lanes) / (float)s.v + s.eps);
 #pragma unroll
 		for (int j = 0; j < N; j++)
 			x[j] *= r * w[j] * sigmoid(g[j]);
@@ -89,8 +77,8 @@ pack_back(float *sums, const struct back_buffers<T> &b, const struct span &s, co
 		square += x[j] * x[j];
 		dot += d[j] * g[j] * w[j] * x[j];
 	}
-	float r = rsqrtf(head_sum(square, s.lanes) / (float)s.v + s.eps);
-	float mean = head_sum(dot, s.lanes) * r / (float)s.v;
+	float r = rsqrtf(lanes_sum(square, s.lanes) / (float)s.v + s.eps);
+	float mean = lanes_sum(dot, s.lanes) * r / (float)s.v;
 	if (!live)
 		return;
 #pragma unroll

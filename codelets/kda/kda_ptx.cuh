@@ -74,16 +74,6 @@ exp2_flush(float x)
 	return y;
 }
 
-/** 1 / x to about an ulp; of infinity 0. */
-static __device__ __forceinline__ float
-reciprocal(float x)
-{
-	float y;
-
-	asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-	return y;
-}
-
 /** Asks for a line of device memory. */
 static __device__ __forceinline__ void
 prefetch(const void *p)
@@ -113,7 +103,8 @@ copy_commit(void)
 	asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-/** All but the N youngest groups of copies have arrived, and products may read them after a barrier. */
+/** All but the N youngest groups of copies have arrived, and products may read them after a
+ * barrier. */
 template <int N>
 static __device__ __forceinline__ void
 copy_wait(void)

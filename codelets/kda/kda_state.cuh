@@ -1,13 +1,13 @@
-/* Products with the states of bf16 chunks (kda_channels.cuh): a warp takes 16 rows of a state straight
- * from memory, as left operand.
+/* Products with the states of bf16 chunks (kda_channels.cuh): a warp takes 16 rows of a state
+ * straight from memory, as left operand.
  */
 #ifndef K3_KDA_STATE_CUH
 #define K3_KDA_STATE_CUH
 
 #include "kda_channels.cuh"
 
-/** The rounded state of an entry, [KP, VP] in its slot, or NULL: zero.  edge: the one that came from
- * outside, NULL: there is none. */
+/** The rounded state of an entry, [KP, VP] in its slot, or NULL: zero.  edge: the one that came
+ * from outside, NULL: there is none. */
 static __device__ __forceinline__ const k3_bf16 *
 kda_state_at(const void *slots, const void *edge, bool has_edge, int at, size_t head,
 	     const struct kda_scratch &w, size_t kp)
@@ -39,8 +39,8 @@ state_ask(const k3_bf16 *state, int vp)
 		prefetch(state + threadIdx.x * 64);
 }
 
-/* Left operands of two products, 32 deep from column 32 s on: a lane takes 8 elements that follow each
- * other, so both operands count their depth in another order, the same for both. */
+/* Left operands of two products, 32 deep from column 32 s on: a lane takes 8 elements that follow
+ * each other, so both operands count their depth in another order, the same for both. */
 struct state_left {
 	kda_frag f[2];
 };

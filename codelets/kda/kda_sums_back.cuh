@@ -1,9 +1,9 @@
 /* What a warp does with its 16 channels of a chunk in the second part of the local gradients
  * (kda_sums_back_cuda.cu): chains of decayed sums, the gates' gradient.
  *
- * The products with the states begin the chains: dq at the chunk's beginning, keys' columns at its end.
- * What a row or column adds to dG is the product of a chain with the very factors that the other
- * chains took, so that pairs cancel where they should.
+ * The products with the states begin the chains: dq at the chunk's beginning, keys' columns at
+ * its end.  What a row or column adds to dG is the product of a chain with the very factors that
+ * the other chains took, so that pairs cancel where they should.
  */
 #ifndef K3_KDA_SUMS_BACK_CUH
 #define K3_KDA_SUMS_BACK_CUH
@@ -66,9 +66,9 @@ decay_tiles(struct sums &s, const struct kda_decay &d, int pack)
 			float2 x = unpack_two(q.r[i]), y = unpack_two(k.r[i]);
 			float e0 = d.e[m][p], e1 = d.e[m][p + 1];
 
-			q.r[i] = pack_two(x.x * e0, x.y * e1);
-			down.r[i] = pack_two(beta.x * y.x * e0, beta.y * y.y * e1);
-			up.r[i] = pack_two(y.x * reciprocal(e0), y.y * reciprocal(e1));
+			q.r[i] = bf16_pair(x.x * e0, x.y * e1);
+			down.r[i] = bf16_pair(beta.x * y.x * e0, beta.y * y.y * e1);
+			up.r[i] = bf16_pair(y.x * reciprocal(e0), y.y * reciprocal(e1));
 		}
 		__syncwarp();
 		channels_store<64>(s.q, q, b * 16, pack);
@@ -78,8 +78,8 @@ decay_tiles(struct sums &s, const struct kda_decay &d, int pack)
 	__syncwarp();
 }
 
-/* Keys as rows: dk += beta e dX', with dX' = dX + sum_j dL_ij k_j decayed; returns the warp's part of
- * dbeta of two rows. */
+/* Keys as rows: dk += beta e dX', with dX' = dX + sum_j dL_ij k_j decayed; returns the warp's
+ * part of dbeta of two rows. */
 static __device__ __forceinline__ float2
 key_rows(struct sums_regs *r, const struct sums &s, int pack, bool lives)
 {
@@ -120,8 +120,8 @@ key_rows(struct sums_regs *r, const struct sums &s, int pack, bool lives)
 	return sum_channels(sum);
 }
 
-/* What the gradient of the leaving state gives to the gates of all rows: sum over the keys' columns,
- * decayed to the end. */
+/* What the gradient of the leaving state gives to the gates of all rows: sum over the keys'
+ * columns, decayed to the end. */
 static __device__ __forceinline__ void
 sum_to_end(struct sums_regs *r, const k3_bf16 *up, int pack, const float (*x)[4])
 {
@@ -216,8 +216,8 @@ gradient_of_p(struct sums &s, float scale)
 
 				*reinterpret_cast<uint32_t *>(s.dp + lower_at(b, col) +
 							      lower_pack(row % 16, n) + at % 8) =
-					pack_two(at <= row ? scale * c[n][2 * half] : 0.0f,
-						 at < row ? scale * c[n][2 * half + 1] : 0.0f);
+					bf16_pair(at <= row ? scale * c[n][2 * half] : 0.0f,
+						  at < row ? scale * c[n][2 * half + 1] : 0.0f);
 			}
 	}
 }

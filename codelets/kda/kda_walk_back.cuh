@@ -117,8 +117,8 @@ back_chunk(struct back_regs *r, struct walk_shared &sh, const struct kda_task &x
 				   NULL, sh.rows);
 }
 
-/* Waits for the tiles of chunk i, if there is one, and starts y = (Pq^T dO)^T.  What this makes of a
- * stage behind the last chunk is not used. */
+/* Waits for the tiles of chunk i, if there is one, and starts y = (Pq^T dO)^T.  What this makes
+ * of a stage behind the last chunk is not used. */
 static __device__ __forceinline__ void
 back_meet(struct back_regs *r, struct walk_shared &sh, int i, int chunks)
 {

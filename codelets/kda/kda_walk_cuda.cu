@@ -112,8 +112,8 @@ meet_chunk(struct walk_regs *r, struct walk_shared &sh, int i)
 	walk_accumulators(r->y, sh.stage[i % WALK_STAGES].columns);
 }
 
-/* The entering state of chunk i: rounded, and what becomes of it.  It is what the chunk before left,
- * or comes from elsewhere. */
+/* The entering state of chunk i: rounded, and what becomes of it.  It is what the chunk before
+ * left, or comes from elsewhere. */
 static __device__ __forceinline__ void
 enter(struct walk_regs *r, const struct walk_shared &sh, const struct kda_task &x,
       const struct kda_entry &e, int i)

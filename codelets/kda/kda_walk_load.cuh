@@ -1,4 +1,5 @@
-/* How the tiles of a walk come into its stages: copies by one warp, which then hands the stage over. */
+/* How the tiles of a walk come into its stages: copies by one warp, which then hands the stage
+ * over. */
 #ifndef K3_KDA_WALK_LOAD_CUH
 #define K3_KDA_WALK_LOAD_CUH
 

@@ -36,28 +36,6 @@ wgmma_left(float *d, const uint32_t *a, uint64_t b, int add)
 #endif
 }
 
-/** d [64, N] = (add ? d : 0) + A^T B, 16 rows of A and of B. */
-template <int N>
-static __device__ __forceinline__ void
-wgmma_rows_of_both(float *d, uint64_t a, uint64_t b, int add)
-{
-	static_assert(N == 64 || N == 128, "no such product");
-#if K3_WGMMA
-	if constexpr (N == 64)
-		asm volatile("{.reg .pred p; setp.ne.b32 p, %34, 0;\n"
-			     "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" K3_REG32
-			     "}, %32, %33, p, 1, 1, 1, 1;}"
-			     : K3_ACC16(d, 0), K3_ACC16(d, 16)
-			     : "l"(a), "l"(b), "r"(add));
-	else
-		asm volatile("{.reg .pred p; setp.ne.b32 p, %66, 0;\n"
-			     "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" K3_REG64
-			     "}, %64, %65, p, 1, 1, 1, 1;}"
-			     : K3_ACC16(d, 0), K3_ACC16(d, 16), K3_ACC16(d, 32), K3_ACC16(d, 48)
-			     : "l"(a), "l"(b), "r"(add));
-#endif
-}
-
 /** d (+)= A tile^T, sums over the 16 STEPS columns of a tile of 64 rows. */
 template <int STEPS, bool MINUS>
 static __device__ __forceinline__ void
@@ -86,7 +64,7 @@ tiles_product(float *d, uint32_t left, uint32_t tile, bool add)
 {
 #pragma unroll
 	for (int k = 0; k < WALK_ROWS / 16; k++)
-		wgmma_rows_of_both<COLS>(d, mn_major(left, WALK_ROWS, k),
+		wgmma_shared<COLS, true>(d, mn_major(left, WALK_ROWS, k),
 					 mn_major(tile, WALK_ROWS, k), add || k > 0);
 }
 

@@ -2,9 +2,9 @@
  * model.md 3.3 itself in float, row after row.
  *
  * States are [k, v] in scratch memory.  Forward, a thread has a column of the state, which needs
- * nothing of the others.  Backward, a block has a head: the states of a chunk's rows come first, from
- * the one that entered the chunk, then the rows in descending order.  Columns of v belong to threads
- * where sums go over k, rows of k to warps where they go over v.
+ * nothing of the others.  Backward, a block has a head: the states of a chunk's rows come first,
+ * from the one that entered the chunk, then the rows in descending order.  Columns of v belong to
+ * threads where sums go over k, rows of k to warps where they go over v.
  */
 #ifndef K3_KDA_WIDE_CUH
 #define K3_KDA_WIDE_CUH

@@ -1,5 +1,5 @@
-/* The backward of KDA's wide heads: a block has a head, whose chunks and rows it takes from the last to
- * the first. */
+/* The backward of KDA's wide heads: a block has a head, whose chunks and rows it takes from the
+ * last to the first. */
 #include "kda_wide.cuh"
 
 /* Vectors of the backward's block. */

@@ -1,5 +1,5 @@
-/* The forward of KDA's wide heads, which also repeats the states for the backward, and what all of it
- * needs of scratch memory. */
+/* The forward of KDA's wide heads, which also repeats the states for the backward, and what all
+ * of it needs of scratch memory. */
 #include "kda_wide.cuh"
 
 /* Output, or (keep) entering states. */

@@ -1,5 +1,5 @@
-/* What a warp does with its 16 channels before the triangles of a bf16 chunk (kda_wy_cuda.cu): rows and
- * columns decayed to the pivots of sub-blocks, and what the walks over the states take.
+/* What a warp does with its 16 channels before the triangles of a bf16 chunk (kda_wy_cuda.cu):
+ * rows and columns decayed to the pivots of sub-blocks, and what the walks over the states take.
  */
 #ifndef K3_KDA_WY_CUH
 #define K3_KDA_WY_CUH
@@ -78,7 +78,7 @@ rounded(const float *x, float f0, float f1)
 	for (int i = 0; i < 4; i++) {
 		float f = i & 1 ? f1 : f0;
 
-		to.r[i] = pack_two(x[2 * i] * f, x[2 * i + 1] * f);
+		to.r[i] = bf16_pair(x[2 * i] * f, x[2 * i + 1] * f);
 	}
 	return to;
 }

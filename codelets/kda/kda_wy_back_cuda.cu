@@ -63,8 +63,8 @@ gradient_of_y(struct wy &s, const kda_frag *a, const struct kda_task &x, const i
 
 			sum[m][0] = y[m][0] * v[m][0] + y[m][2] * v[m][2];
 			sum[m][1] = y[m][1] * v[m][1] + y[m][3] * v[m][3];
-			out.r[2 * i] = pack_two(beta.x * y[m][0], beta.y * y[m][1]);
-			out.r[2 * i + 1] = pack_two(beta.x * y[m][2], beta.y * y[m][3]);
+			out.r[2 * i] = bf16_pair(beta.x * y[m][0], beta.y * y[m][1]);
+			out.r[2 * i + 1] = bf16_pair(beta.x * y[m][2], beta.y * y[m][3]);
 		}
 		__syncwarp();
 		channels_store<128>(s.v, out, b * 16, 2 * warp);
@@ -111,8 +111,8 @@ gradient_of_l(const struct wy &s, k3_bf16 *dl, int n, int k_packs, int v_packs)
 
 			if (row < n)
 				*reinterpret_cast<uint32_t *>(dl + row * 64 + at) =
-					pack_two(at < row ? -c[2 * half] : 0.0f,
-						 at + 1 < row ? -c[2 * half + 1] : 0.0f);
+					bf16_pair(at < row ? -c[2 * half] : 0.0f,
+						  at + 1 < row ? -c[2 * half + 1] : 0.0f);
 		}
 	}
 }

@@ -1,9 +1,9 @@
 /* Inside bf16 chunks (model.md 3.4, 3.5): decays, the triangles M and Pq, the inverse, W and U.
  *
- * A block has one chunk of one head at a time, a warp 16 of its channels (kda_channels.cuh): it decays
- * them, and at the end multiplies them by the inverse.  Between, the triangles add over all
- * channels: rows decayed to the pivot of their sub-block meet columns that were decayed to the same
- * pivot, so there is a copy of the columns for every sub-block of rows behind them.
+ * A block has one chunk of one head at a time, a warp 16 of its channels (kda_channels.cuh): it
+ * decays them, and at the end multiplies them by the inverse.  Between, the triangles add over
+ * all channels: rows decayed to the pivot of their sub-block meet columns that were decayed to
+ * the same pivot, so there is a copy of the columns for every sub-block of rows behind them.
  */
 #include "kda_wy.cuh"
 
@@ -23,7 +23,7 @@ block_store(struct wy_forward &s, k3_bf16 *p, bool is_p, int row, int col, const
 
 		if (is_p && r < n)
 			*reinterpret_cast<uint32_t *>(p + r * 64 + at) =
-				pack_two(at <= r ? scale * x : 0.0f, at < r ? scale * y : 0.0f);
+				bf16_pair(at <= r ? scale * x : 0.0f, at < r ? scale * y : 0.0f);
 		else if (!is_p)
 			*reinterpret_cast<float2 *>(s.l + r * INVERSE_LD + at) = make_float2(
 				at < r ? s.beta[r] * x : 0.0f, at + 1 < r ? s.beta[r] * y : 0.0f);
@@ -78,8 +78,8 @@ round_inverse(struct wy_forward &s, k3_bf16 *tm, int n)
 								     2 * j);
 			float2 b = *reinterpret_cast<const float2 *>(s.beta + c + 2 * j);
 
-			plain[j] = pack_two(x.x, x.y);
-			scaled[j] = pack_two(x.x * b.x, x.y * b.y);
+			plain[j] = bf16_pair(x.x, x.y);
+			scaled[j] = bf16_pair(x.x * b.x, x.y * b.y);
 		}
 		*reinterpret_cast<uint4 *>(s.tb + lower_at(r / 16, c / 16) +
 					   lower_pack(r % 16, c / 8 & 1)) =

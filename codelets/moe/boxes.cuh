@@ -1,17 +1,17 @@
-/* Hopper's copy engine and tensor cores for tiles in boxes: barriers in shared memory, boxes that the
- * engine loads, products of 64 x N x 16 by a warpgroup.
+/* Hopper's copy engine and tensor cores for tiles in boxes: barriers in shared memory, boxes that
+ * the engine loads, products of 64 x N x 16 by a warpgroup.
  *
  * Every tile in shared memory is made of boxes of rows of 128 bytes with the 128-byte swizzle, at
- * multiples of 1024 bytes; an operand is "k-major" when a box's rows run along its rows and its columns
- * along the contraction, else "transposed", in boxes of 64 columns.  The trap: wgmma is code for sm_90a
- * alone.  Compiled for anything else these functions are empty, and wgmma_probe tells the host which
- * one was loaded.
+ * multiples of 1024 bytes; an operand is "k-major" when a box's rows run along its rows and its
+ * columns along the contraction, else "transposed", in boxes of 64 columns.  The trap: wgmma is
+ * code for sm_90a alone.  Compiled for anything else these functions are empty, and wgmma_probe
+ * tells the host which one was loaded.
  */
 #ifndef K3_MOE_BOXES_CUH
 #define K3_MOE_BOXES_CUH
 #include <cuda.h>
 
-#include "../cuda/wgmma.cuh"
+#include "../cuda/pipeline.cuh"
 
 #if K3_WGMMA
 #define K3_SM90A(...) asm volatile(__VA_ARGS__)
@@ -72,8 +72,8 @@ barrier_try(uint32_t barrier, uint32_t parity)
 	return done;
 }
 
-/** Until the phase of this parity has ended.  Ends the program when that takes 2^35 cycles: a lost copy
- * must not become a silent machine. */
+/** Until the phase of this parity has ended.  Ends the program when that takes 2^35 cycles: a
+ * lost copy must not become a silent machine. */
 static __device__ __forceinline__ void
 barrier_wait(uint32_t barrier, uint32_t parity)
 {
@@ -109,23 +109,8 @@ shared_publish(void)
 	asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-/** The rest of a role runs with N registers a thread: of all warps of a warpgroup. */
-template <int N>
-static __device__ __forceinline__ void
-registers_less(void)
-{
-	K3_SM90A("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
-}
-
-template <int N>
-static __device__ __forceinline__ void
-registers_more(void)
-{
-	K3_SM90A("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
-}
-
-/* Descriptor of boxes from an address on.  Groups of 8 rows are 1024 bytes apart; the other stride is
- * from box to box along the rows of a transposed operand. */
+/* Descriptor of boxes from an address on.  Groups of 8 rows are 1024 bytes apart; the other
+ * stride is from box to box along the rows of a transposed operand. */
 static __device__ __forceinline__ uint64_t
 box_operand(uint32_t address)
 {

@@ -1,5 +1,5 @@
-/* Combine of rows that a warp holds in registers: each is read once.  The trap: the norm sees the sum as
- * it is stored, since the backward pass has nothing else. */
+/* Combine of rows that a warp holds in registers: each is read once.  The trap: the norm sees the
+ * sum as it is stored, since the backward pass has nothing else. */
 #ifndef K3_MOE_COMBINE_SHORT_CUH
 #define K3_MOE_COMBINE_SHORT_CUH
 #include "rows.cuh"
@@ -77,8 +77,8 @@ weigh_shorts(T *out, T *y, const T *ys, const int32_t *row, const float *w, cons
 	normalise_short<T, n>(out + i * r, sum, norm, r, eps);
 }
 
-/* A block walks `rows` tokens; its warps' sums of dnorm stay in registers until their last row and end in
- * a row of `part`. */
+/* A block walks `rows` tokens; its warps' sums of dnorm stay in registers until their last row
+ * and end in a row of `part`. */
 template <typename T>
 static __global__ void __launch_bounds__(32 * ROW_WARPS)
 	combine_gradient_short(T *dys, float *part, const float *dn, const T *y, const float *norm,

@@ -1,6 +1,6 @@
-/* SiTU where the result is rounded to bf16.  tanhf costs more than the products around it; the special
- * function unit's tanh is within 2^-11 of the value, a quarter of half a unit of bf16.  The sigmoid is
- * computed from the exponential, as its tail needs the relative precision. */
+/* SiTU where the result is rounded to bf16.  tanhf costs more than the products around it; the
+ * special function unit's tanh is within 2^-11 of the value, a quarter of half a unit of bf16.
+ * The sigmoid is computed from the exponential, as its tail needs the relative precision. */
 #ifndef K3_MOE_FAST_SITU_CUH
 #define K3_MOE_FAST_SITU_CUH
 #include "../cuda/situ.cuh"
@@ -14,31 +14,11 @@ fast_tanh(float x)
 	return y;
 }
 
-/* What is below the normal numbers is zero. */
-static __device__ __forceinline__ float
-fast_inverse(float x)
-{
-	float y;
-
-	asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-	return y;
-}
-
-static __device__ __forceinline__ float
-fast_power_of_2(float x)
-{
-	float y;
-
-	asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-	return y;
-}
-
 static __device__ __forceinline__ struct situ_parts
 fast_situ(float g, float u, float b1, float b2)
 {
-	const float log2_e = 1.44269504f;
 	struct situ_parts p = {fast_tanh(g * (1.0f / b1)), fast_tanh(u * (1.0f / b2)),
-			       fast_inverse(1.0f + fast_power_of_2(-log2_e * g))};
+			       sigmoid(g)};
 
 	return p;
 }

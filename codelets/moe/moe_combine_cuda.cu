@@ -1,9 +1,10 @@
 /* Combine of the routed experts on CUDA: a warp per token sums and normalises its rows; the bf16
- * up-projection adds shared experts and prefix itself (moe_task.h), others are cuBLASLt's and one pass more.
+ * up-projection adds shared experts and prefix itself (moe_task.h), others are cuBLASLt's and one
+ * pass more.
  *
- * The traps: the norm sees the sum as it is stored, since the backward pass has nothing else; and the
- * gradient of the norm's weights is a sum over tokens, for which each block keeps one row of partial
- * sums, added in the order of the blocks.
+ * The traps: the norm sees the sum as it is stored, since the backward pass has nothing else; and
+ * the gradient of the norm's weights is a sum over tokens, for which each block keeps one row of
+ * partial sums, added in the order of the blocks.
  */
 #include "combine_short.cuh"
 #include "moe_task.h"

@@ -1,9 +1,10 @@
-/* Latent down-projection and dispatch on CUDA: bf16 products on the tensor cores with the moves of their
- * rows (moe_task.h), others by cuBLASLt with a warp per token for what moves rows.  A token's router
- * gradient has k entries, so dx gathers k rows of Wr instead of a product with zeros.
+/* Latent down-projection and dispatch on CUDA: bf16 products on the tensor cores with the moves
+ * of their rows (moe_task.h), others by cuBLASLt with a warp per token for what moves rows.  A
+ * token's router gradient has k entries, so dx gathers k rows of Wr instead of a product with
+ * zeros.
  *
- * The trap: dl is float where x is bf16.  For dWr it is split in two bf16 halves, whose sum holds 16
- * bits of the mantissa: far more than x has.
+ * The trap: dl is float where x is bf16.  For dWr it is split in two bf16 halves, whose sum holds
+ * 16 bits of the mantissa: far more than x has.
  */
 #include "moe_task.h"
 #include "rows.cuh"

@@ -1,6 +1,7 @@
-/* What becomes of a finished tile of the products of moe_task.h.  As in expert_finish.cuh the four lanes
- * of a row trade words, so that each has eight columns together of every 32.  The trap: what is read
- * from memory is read for all columns of a row before it is used, or each read waits for the last. */
+/* What becomes of a finished tile of the products of moe_task.h.  As in expert_finish.cuh the
+ * four lanes of a row trade words, so that each has eight columns together of every 32.  The
+ * trap: what is read from memory is read for all columns of a row before it is used, or each read
+ * waits for the last. */
 #ifndef K3_MOE_MOE_FINISH_CUH
 #define K3_MOE_MOE_FINISH_CUH
 #include "expert_finish.cuh"

@@ -1,5 +1,5 @@
-/* The products of moe_task.h: the kernel of the experts with one matrix that takes all rows.  The trap:
- * the tiles know widths by the names that experts have: r is that of the result. */
+/* The products of moe_task.h: the kernel of the experts with one matrix that takes all rows.  The
+ * trap: the tiles know widths by the names that experts have: r is that of the result. */
 #include "moe_task.h"
 
 #include "expert_launch.cuh"

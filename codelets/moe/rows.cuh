@@ -1,5 +1,5 @@
-/* What the mixture's kernels share: a warp per row, N elements a lane and access (1 where rows are not
- * aligned to 16 bytes). */
+/* What the mixture's kernels share: a warp per row, N elements a lane and access (1 where rows
+ * are not aligned to 16 bytes). */
 #ifndef K3_MOE_ROWS_CUH
 #define K3_MOE_ROWS_CUH
 #include "../cuda/runs.cuh"
@@ -21,8 +21,8 @@ warp_row(void)
 	return (size_t)blockIdx.x * ROW_WARPS + (threadIdx.x >> 5);
 }
 
-/* A row in registers, RUNS times N elements a lane: longer rows are left to kernels that read them twice.
- * What is behind the row is zero. */
+/* A row in registers, RUNS times N elements a lane: longer rows are left to kernels that read
+ * them twice.  What is behind the row is zero. */
 template <typename T, int N, int RUNS>
 static __device__ __forceinline__ void
 row_load(float (&x)[RUNS][N], const T *row, size_t width)

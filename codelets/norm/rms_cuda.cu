@@ -1,7 +1,7 @@
-/* RMSNorm of rows.  A team of warps has a row in registers.  Backward, teams walk over rows, because the
- * weight's gradient is a sum over rows: each keeps its columns' sums in shared memory, a thread block
- * adds its teams', and a second kernel the blocks'.  Rows that are not aligned to 16 bytes, or too
- * long, are looked at twice in memory. */
+/* RMSNorm of rows.  A team of warps has a row in registers.  Backward, teams walk over rows,
+ * because the weight's gradient is a sum over rows: each keeps its columns' sums in shared
+ * memory, a thread block adds its teams', and a second kernel the blocks'.  Rows that are not
+ * aligned to 16 bytes, or too long, are looked at twice in memory. */
 #include "../cuda/runs.cuh"
 #include "../cuda/team.cuh"
 #include "rms_any.cuh"

@@ -1,7 +1,7 @@
-/* AdamW with decoupled weight decay on every parameter (model.md 7; Loshchilov & Hutter 2019): the
- * gradient is scaled by the clip coefficient on the way in, moments and parameter are fp32, the
- * scalars of the step are made in double.  Parameters and moments of bf16 are widened, some at a time,
- * and rounded after the update.  Copies are written in a step without an update too: a
+/* AdamW with decoupled weight decay on every parameter (model.md 7; Loshchilov & Hutter 2019):
+ * the gradient is scaled by the clip coefficient on the way in, the arithmetic is fp32, but
+ * the scalars of the step are made in double.  Parameters and moments of bf16 are widened, some
+ * at a time, and rounded after the update.  Copies are written in a step without an update too: a
  * write that keeps the old value would read it. */
 #include <math.h>
 

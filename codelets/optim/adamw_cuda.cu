@@ -1,8 +1,8 @@
-/* AdamW in one pass: 16 bytes read and 12 written per element, and 2 more where the parameter has a bf16
- * copy (10 and 6 where parameter and moments are bf16), all in flight before the first use.
- * Scalars of the step are made in double by one thread of each block, while the loads are under way.
- * The trap: whether anything may change is known on the device alone, and copies are written even when
- * nothing does, since they are not read. */
+/* AdamW in one pass: 16 bytes read and 12 written per element, and 2 more where the parameter has
+ * a bf16 copy (10 and 6 where parameter and moments are bf16), all in flight before the first
+ * use.  Scalars of the step are made in double by one thread of each block, while the loads are
+ * under way.  The trap: whether anything may change is known on the device alone, and copies are
+ * written even when nothing does, since they are not read. */
 #include "flat.cuh"
 
 extern "C" {
@@ -90,7 +90,8 @@ store_four(k3_bf16 *to, const float *x)
 	*reinterpret_cast<uint2 *>(to) = raw;
 }
 
-/* Whole packs of a thread; the rest of a buffer, or one that is not aligned, goes element by element. */
+/* Whole packs of a thread; the rest of a buffer, or one that is not aligned, goes element by
+ * element. */
 template <typename S>
 static __device__ __forceinline__ void
 load_packs(float (*x)[4], const S *from, size_t at, size_t n)
@@ -189,7 +190,8 @@ copy_of(void *const *buf, const struct k3_list *copies, const int32_t *copy, uin
 	return (k3_bf16 *)buf[copies->first + (uint32_t)copy[i]];
 }
 
-/* Types are those that the arguments say, whatever the type of the kernels that use the parameters. */
+/* Types are those that the arguments say, whatever the type of the kernels that use the
+ * parameters. */
 static void
 adamw_step(void *const *buf, const struct k3_adamw_args *a, const struct k3_cuda *cuda)
 {

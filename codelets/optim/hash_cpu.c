@@ -1,21 +1,10 @@
-/* Fingerprint of data: a sum over 64-bit words, each mixed with its place.  Sums of integers may be
- * taken in any order, so any number of threads gives the same bits.  The trap: mixing must map words
- * one to one, so that a change of one word always shows. */
+/* Fingerprint of data: a sum over 64-bit words, each mixed with its place.  Sums of integers may
+ * be taken in any order, so any number of threads gives the same bits.  The trap: mixing must map
+ * words one to one, so that a change of one word always shows. */
 #include <string.h>
 
 #include "../../common/op/optim.h"
 #include "../../common/rng.h"
-
-/* k3_rng_bits(word, place), here to be inlined. */
-static inline uint64_t
-mixed(uint64_t word, uint64_t place)
-{
-	uint64_t z = word + (place + 1) * UINT64_C(0x9E3779B97F4A7C15);
-
-	z = (z ^ (z >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
-	z = (z ^ (z >> 27)) * UINT64_C(0x94D049BB133111EB);
-	return z ^ (z >> 31);
-}
 
 void
 k3_hash_data_cpu(void *const *buf, const struct k3_hash_args *a)
@@ -27,7 +16,7 @@ k3_hash_data_cpu(void *const *buf, const struct k3_hash_args *a)
 		size_t words = a->n_bytes[b] / 8, rest = a->n_bytes[b] % 8;
 		for (size_t i = 0; i < words; i++) {
 			memcpy(&word, p + 8 * i, 8);
-			sum += mixed(word, place + i);
+			sum += k3_rng_bits(word, place + i);
 		}
 		place += words;
 		if (!rest)
@@ -35,7 +24,7 @@ k3_hash_data_cpu(void *const *buf, const struct k3_hash_args *a)
 		word = (uint64_t)rest << 56;
 		for (size_t i = 0; i < rest; i++)
 			word |= (uint64_t)p[8 * words + i] << (8 * i);
-		sum += mixed(word, place++);
+		sum += k3_rng_bits(word, place++);
 	}
 	memcpy(buf[0], &sum, sizeof(sum));
 }

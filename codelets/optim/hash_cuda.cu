@@ -1,5 +1,5 @@
-/* Fingerprint on the device: as the sum has no order, each thread adds what it reads, and blocks add
- * to the result as they end. */
+/* Fingerprint on the device: as the sum has no order, each thread adds what it reads, and blocks
+ * add to the result as they end. */
 #include "../cuda/device.cuh"
 #include "rng.cuh"
 

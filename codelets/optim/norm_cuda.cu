@@ -143,7 +143,8 @@ verdict(double *out, double sum, const double *acc, const double *hyper, double 
 		out[K3_OUT_STATE] = K3_STEP_NOT_FINITE;
 }
 
-/* The sum so far waits in out[K3_OUT_NORM] for the next launch.  Loads in parallel, sum in order. */
+/* The sum so far waits in out[K3_OUT_NORM] for the next launch.  Loads in parallel, sum in order.
+ */
 static __global__ void
 clip(double *out, struct k3_pointers<CLIP_MOST> partial, uint32_t n, bool adds, bool last,
      const double *acc, const double *hyper, double max_norm, double eps)

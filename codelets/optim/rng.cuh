@@ -1,4 +1,4 @@
-/* The counter-based generator of common/rng.c on the device. */
+/* The counter-based generator of common/rng.h on the device. */
 #ifndef K3_OPTIM_RNG_CUH
 #define K3_OPTIM_RNG_CUH
 #include <stdint.h>

@@ -1,5 +1,5 @@
-/* MLP of a tower block on CUDA, y = x + gelu_tanh(RMSNorm(x) Wfc0^T) Wfc1^T.  Only u, the argument of
- * the activation, is saved.  The residual is what the last product adds to. */
+/* MLP of a tower block on CUDA, y = x + gelu_tanh(RMSNorm(x) Wfc0^T) Wfc1^T.  Only u, the
+ * argument of the activation, is saved.  The residual is what the last product adds to. */
 #include "../norm/rms_cuda.h"
 #include "gelu.cuh"
 

@@ -95,9 +95,9 @@ void k3_router_bias_update_cpu_f32(void *const *buf, const struct k3_router_bias
 /* hash_data:
  *    0 W    u64 [1]: K3_FNV_START plus the sum, modulo 2^64, of k3_rng_bits(word, place)
  *   data: n x R, n_bytes[i] each
- *   A datum is its 64-bit words, of the lowest byte first; 1 to 7 bytes that are left at its end are
- *   one more, with their number in the top byte.  Places count words over all data from 0, so the
- *   order of the sum does not matter and that of the words does. */
+ *   A datum is its 64-bit words, of the lowest byte first; 1 to 7 bytes that are left at its end
+ *   are one more, with their number in the top byte.  Places count words over all data from 0, so
+ *   the order of the sum does not matter and that of the words does. */
 struct k3_hash_args {
 	uint32_t n_buf;
 	struct k3_list data;

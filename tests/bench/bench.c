@@ -12,9 +12,6 @@
 #include "../../common/log.h"
 #include "../../common/rng.h"
 
-enum { GUARD_BYTES = 256 };
-static const unsigned char guard_byte = 0xA5;
-
 #define X(id, name, family, args, kernel)                                                          \
 	static void run_##id(void *const *buf, const void *a)                                      \
 	{                                                                                          \
@@ -67,9 +64,8 @@ bench_memory(struct bench_case *c, size_t bytes)
 	return p;
 }
 
-/* The record of what bench_memory gave. */
-static struct bench_memory *
-record(struct bench_case *c, const void *data)
+struct bench_memory *
+bench_record(struct bench_case *c, const void *data)
 {
 	for (size_t i = c->n_memory; i-- > 0;)
 		if (c->memory[i].host == data)
@@ -80,7 +76,7 @@ record(struct bench_case *c, const void *data)
 void
 bench_keep(struct bench_case *c, const void *data)
 {
-	record(c, data)->type = BENCH_F32;
+	bench_record(c, data)->type = BENCH_F32;
 }
 
 double *
@@ -111,7 +107,7 @@ bench_random(struct bench_case *c, size_t n, double lo, double hi)
 	float *x = bench_memory(c, n * sizeof(*x)), width = (float)(hi - lo) * 0x1p-24f;
 	uint64_t state = k3_rng_key("bench", c->seed++);
 
-	record(c, x)->type = BENCH_T;
+	bench_record(c, x)->type = BENCH_T;
 	for (size_t i = 0; i < n; i++) {
 		state = state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
 		x[i] = (float)lo + width * (float)(state >> 40);
@@ -161,7 +157,7 @@ void *
 bench_push(struct bench_call *call, const void *data)
 {
 	K3_ASSERT(call->n < BENCH_BUFFERS);
-	record(call->c, data)->read = true;
+	bench_record(call->c, data)->read = true;
 	return call->buf[call->n++] = (void *)data;
 }
 
@@ -176,7 +172,7 @@ bench_work(struct bench_call *call, size_t n)
 {
 	float *x = bench_push(call, bench_memory(call->c, n * sizeof(*x)));
 
-	record(call->c, x)->type = BENCH_WORK;
+	bench_record(call->c, x)->type = BENCH_WORK;
 	return x;
 }
 
@@ -194,13 +190,15 @@ bench_out_typed(struct bench_call *call, const char *name, size_t n, enum bench_
 
 	K3_ASSERT(c->n_outputs <= BENCH_OUTPUTS);
 	*o = (struct bench_output){name, NULL, n, type};
-	o->data = memset(bench_memory(c, output_bytes(o) + GUARD_BYTES), 0xFF, output_bytes(o));
-	memset((char *)o->data + output_bytes(o), guard_byte, GUARD_BYTES);
+	o->data =
+		memset(bench_memory(c, output_bytes(o) + BENCH_GUARD_BYTES), 0xFF, output_bytes(o));
+	memset((char *)o->data + output_bytes(o), BENCH_GUARD_BYTE, BENCH_GUARD_BYTES);
 	bench_push(call, o->data);
-	*record(c, o->data) = (struct bench_memory){.host = o->data,
-						    .bytes = output_bytes(o),
-						    .type = type == BENCH_F32 ? BENCH_T : type,
-						    .written = true};
+	*bench_record(c, o->data) =
+		(struct bench_memory){.host = o->data,
+				      .bytes = output_bytes(o),
+				      .type = type == BENCH_F32 ? BENCH_T : type,
+				      .written = true};
 	return o->data;
 }
 
@@ -216,7 +214,7 @@ bench_inout(struct bench_call *call, const char *name, size_t n, float **before)
 	*before = bench_random(call->c, n, -1, 1);
 	float *x = memcpy(bench_out(call, name, n), *before, n * sizeof(float));
 
-	record(call->c, x)->read = true;
+	bench_record(call->c, x)->read = true;
 	return x;
 }
 
@@ -314,8 +312,8 @@ check_guards(struct bench_case *c)
 		const unsigned char *guard = (const unsigned char *)o->data + output_bytes(o);
 		size_t broken = 0;
 
-		for (size_t j = 0; j < GUARD_BYTES; j++)
-			broken += guard[j] != guard_byte;
+		for (size_t j = 0; j < BENCH_GUARD_BYTES; j++)
+			broken += guard[j] != BENCH_GUARD_BYTE;
 		if (broken) {
 			k3_error("drivers", "%s (%s) writes beyond the end of %s", c->name,
 				 c->b->model->name, o->name);

@@ -62,6 +62,8 @@ void bench_optim(struct bench *b);
 void bench_vit(struct bench *b);
 
 enum { BENCH_BUFFERS = 64, BENCH_CALLS = 2, BENCH_OUTPUTS = 16 };
+/* Behind each output, on the host and on a device. */
+enum { BENCH_GUARD_BYTES = 256, BENCH_GUARD_BYTE = 0xA5 };
 
 /* What the time is compared with, each on one thread. */
 enum bench_limit {
@@ -154,6 +156,8 @@ void bench_close(struct bench_case *c);
 
 /** Memory of the case, aligned as StarPU's buffers are, freed by bench_close. */
 void *bench_memory(struct bench_case *c, size_t bytes);
+/** The record of what bench_memory gave. */
+struct bench_memory *bench_record(struct bench_case *c, const void *data);
 /** Floats in every mode: what the contract marks (f32), vectors, taps. data begins its memory. */
 void bench_keep(struct bench_case *c, const void *data);
 /** n times x. */

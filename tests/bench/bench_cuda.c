@@ -17,9 +17,6 @@
 #include "../../codelets/vec/vec.h"
 #include "../../drivers/bench_device.h"
 
-enum { GUARD_BYTES = 256 };
-static const unsigned char guard_byte = 0xA5;
-
 typedef void run_func(void *const *buf, const void *args, const struct k3_cuda *cuda);
 typedef size_t scratch_func(const void *args);
 
@@ -47,15 +44,6 @@ static const struct {
 #undef X
 };
 
-static struct bench_memory *
-memory_of(struct bench_case *c, const void *host)
-{
-	for (size_t i = c->n_memory; i-- > 0;)
-		if (c->memory[i].host == host)
-			return &c->memory[i];
-	k3_abort(__FILE__, __LINE__, "a buffer of a case is not its memory");
-}
-
 static bool
 is_narrow(const struct bench_case *c, const struct bench_memory *m)
 {
@@ -75,11 +63,11 @@ upload(const struct bench_case *c, struct bench_memory *m)
 	size_t bytes = device_bytes(c, m);
 	uint16_t *narrow = NULL;
 
-	if (cudaMalloc(&m->device, bytes + GUARD_BYTES) != cudaSuccess) {
+	if (cudaMalloc(&m->device, bytes + BENCH_GUARD_BYTES) != cudaSuccess) {
 		k3_error("drivers", "%s needs %zu more bytes of the device", c->name, bytes);
 		k3_abort(__FILE__, __LINE__, "out of memory on the device");
 	}
-	K3_CUDA_CHECK(cudaMemset((char *)m->device + bytes, guard_byte, GUARD_BYTES));
+	K3_CUDA_CHECK(cudaMemset((char *)m->device + bytes, BENCH_GUARD_BYTE, BENCH_GUARD_BYTES));
 	if (m->type == BENCH_WORK)
 		return;
 	if (is_narrow(c, m)) {
@@ -97,15 +85,16 @@ static void
 download(const struct bench_case *c, const struct bench_memory *m)
 {
 	size_t bytes = device_bytes(c, m);
-	char *from = malloc(bytes + GUARD_BYTES);
+	char *from = malloc(bytes + BENCH_GUARD_BYTES);
 
 	K3_ASSERT(from);
-	K3_CUDA_CHECK(cudaMemcpy(from, m->device, bytes + GUARD_BYTES, cudaMemcpyDeviceToHost));
+	K3_CUDA_CHECK(
+		cudaMemcpy(from, m->device, bytes + BENCH_GUARD_BYTES, cudaMemcpyDeviceToHost));
 	if (is_narrow(c, m))
 		k3_vec()->from_bf16(m->host, (uint16_t *)(void *)from, bytes / 2);
 	else
 		memcpy(m->host, from, bytes);
-	memcpy((char *)m->host + m->bytes, from + bytes, GUARD_BYTES);
+	memcpy((char *)m->host + m->bytes, from + bytes, BENCH_GUARD_BYTES);
 	free(from);
 }
 
@@ -124,7 +113,7 @@ upload_all(struct bench_case *c, struct ready *r)
 			kernels[call->op].scratch ? kernels[call->op].scratch(call->args) : 0;
 		scratch = bytes > scratch ? bytes : scratch;
 		for (uint32_t i = 0; i < call->n; i++) {
-			struct bench_memory *m = memory_of(c, call->buf[i]);
+			struct bench_memory *m = bench_record(c, call->buf[i]);
 			if (!m->device)
 				upload(c, m);
 			r->buf[k][i] = m->device;
@@ -162,7 +151,7 @@ bytes_of(struct bench_case *c, const struct bench_call *call)
 	double bytes = -call->unmoved_bytes;
 
 	for (uint32_t i = 0; i < call->n; i++) {
-		const struct bench_memory *m = memory_of(c, call->buf[i]);
+		const struct bench_memory *m = bench_record(c, call->buf[i]);
 		bool before = m->type == BENCH_WORK;
 		for (uint32_t j = 0; j < i; j++)
 			before |= call->buf[j] == call->buf[i];

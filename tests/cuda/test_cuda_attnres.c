@@ -1,5 +1,5 @@
-/* Mix and norm on CUDA against the CPU kernels: values that fit in registers and others, teams of one
- * warp and of several, odd widths, more tokens than thread blocks. */
+/* Mix and norm on CUDA against the CPU kernels: values that fit in registers and others, teams of
+ * one warp and of several, odd widths, more tokens than thread blocks. */
 #include <criterion/criterion.h>
 #include <math.h>
 

@@ -1,5 +1,6 @@
-/* The communication calls on a communicator of one rank, by NCCL itself: every sum has one part and
- * every gather one shard, so results are known to the bit.  tests/test_comm_ranks.c has more ranks. */
+/* The communication calls on a communicator of one rank, by NCCL itself: every sum has one part
+ * and every gather one shard, so results are known to the bit.  tests/test_comm_ranks.c has more
+ * ranks. */
 #include <criterion/criterion.h>
 #include <cuda_runtime_api.h>
 #include <nccl.h>

@@ -1,6 +1,6 @@
 /* Routed experts on CUDA against the CPU kernels: widths for the tensor cores and odd ones, empty
- * experts, all rows at few experts, experts whose rows are summed in parts, groups of experts beside
- * rows of NaN, no tokens. */
+ * experts, all rows at few experts, experts whose rows are summed in parts, groups of experts
+ * beside rows of NaN, no tokens. */
 #include <criterion/criterion.h>
 #include <math.h>
 

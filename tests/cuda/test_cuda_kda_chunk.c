@@ -3,7 +3,6 @@
 #include <criterion/criterion.h>
 #include <criterion/parameterized.h>
 #include <math.h>
-#include <stdlib.h>
 
 #include "../../codelets/cuda/kernels.h"
 #include "../../common/op/kda.h"

@@ -1,5 +1,5 @@
-/* The end of a step on CUDA against the CPU kernels: many blocks of odd sizes, verdicts of every kind,
- * states that forbid an update. */
+/* The end of a step on CUDA against the CPU kernels: many blocks of odd sizes, verdicts of every
+ * kind, states that forbid an update. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdlib.h>

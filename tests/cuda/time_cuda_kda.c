@@ -4,7 +4,6 @@
  * the chunk kernels the products' rate at 64-row chunks.
  */
 #include <cuda_runtime_api.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -56,7 +55,7 @@ struct op {
 	size_t heads;
 	double bytes, flops;
 	void *buf[SETS][MAX_BUF];
-	size_t n_buf, sized[MAX_BUF];
+	size_t n_buf;
 	void (*call)(void *const *buf, const void *args, const struct k3_cuda *cuda);
 	const void *args;
 	size_t scratch;

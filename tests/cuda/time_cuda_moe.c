@@ -1,6 +1,7 @@
-/* Times of the mixture's bf16 CUDA kernels at the sizes of the model with 24 layers, 8192 tokens: a table
- * on stdout.  Operands of random numbers, two sets in turn, each larger than the device's cache.  All runs
- * are submitted while the stream is kept busy, so that the host's part of a launch is not measured.
+/* Times of the mixture's bf16 CUDA kernels at the sizes of the model with 24 layers, 8192 tokens:
+ * a table on stdout.  Operands of random numbers, two sets in turn, each larger than the device's
+ * cache.  All runs are submitted while the stream is kept busy, so that the host's part of a
+ * launch is not measured.
  *
  *   time_cuda_moe [PREFIX]    only operations whose name begins so */
 #include <cuda_runtime_api.h>
