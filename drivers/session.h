@@ -121,8 +121,9 @@ struct k3_cut {
 int k3_session_cut(struct k3_plan_options *options, struct k3_machine *machine, struct k3_cut *cut,
 		   const struct k3_config *config, size_t tokens);
 
-/** Where the user says nothing about activations: on GPUs that may not hold everything, as many layers
- * recompute as it takes, because that costs less than moving data to main memory and back. */
+/** Where the user says nothing about activations: on GPUs that may not hold everything, as many
+ * layers recompute as it takes, because that costs less than moving data to main memory and back.
+ */
 int k3_session_squeeze(struct k3_plan_options *options, const struct k3_config *config,
 		       const struct k3_run_shape *shape);
 /**

@@ -28,7 +28,8 @@ char *k3_activations_text(const uint8_t *activations, uint32_t layers);
  */
 int k3_activations_choose(struct k3_plan_options *options, const struct k3_config *config,
 			  const struct k3_run_shape *shape, uint64_t limit_bytes);
-/** The same where more than the limit is possible but slow: when nothing fits, all layers recompute.
+/** The same where more than the limit is possible but slow: when nothing fits, all layers
+ * recompute.
  * @return K3_OK, or what planning returned */
 int k3_activations_squeeze(struct k3_plan_options *options, const struct k3_config *config,
 			   const struct k3_run_shape *shape, uint64_t limit_bytes);

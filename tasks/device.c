@@ -121,8 +121,8 @@ look(struct facts *facts)
 	}
 }
 
-/* Asked once, by a child process: a process that has asked CUDA cannot give it to children of its own
- * (k3_bench step runs each row in one). */
+/* Asked once, by a child process: a process that has asked CUDA cannot give it to children of its
+ * own (k3_bench step runs each row in one). */
 static const struct facts *
 device_facts(void)
 {

@@ -18,8 +18,8 @@ bool k3_device_has_cuda(void);
 /** The first GPU, by what it tells of itself; false: there is none, or no CUDA. StarPU has no
  * part in it. */
 bool k3_device_gpu(struct k3_gpu *gpu);
-/** Bytes that StarPU may take on the smallest GPU: STARPU_LIMIT_CUDA_<number>_MEM, STARPU_LIMIT_CUDA_MEM
- * (both in MiB), or nine tenths of its memory. 0: there is no GPU. */
+/** Bytes that StarPU may take on the smallest GPU: STARPU_LIMIT_CUDA_<number>_MEM,
+ * STARPU_LIMIT_CUDA_MEM (both in MiB), or nine tenths of its memory. 0: there is no GPU. */
 uint64_t k3_device_memory_limit(void);
 
 /** Before StarPU starts: which devices the codelets name. @return K3_OK, K3_ENODEV (logged: this

@@ -1,11 +1,11 @@
 /* Matrices [16 channels, 64 rows] in the registers of a warp: what bf16 chunks are made of.
  *
- * A lane holds channels g and g + 8 (g = lane / 4) of rows 8 m + 2 t and the next (t = lane % 4, m < 8):
- * x[m][0..1] of the first channel, x[m][2..3] of the second.  Results of a product lie so, and
- * packed in pairs of rows they are the left operand of the next one, so that decays, sums over rows
- * and chains of products need no memory.  Tiles in shared memory are [rows, COLS] and swizzled: a
- * row's packs of 8 elements change places, which frees both ldmatrix and 16-byte loads of neighbouring
- * rows from bank conflicts.
+ * A lane holds channels g and g + 8 (g = lane / 4) of rows 8 m + 2 t and the next (t = lane % 4,
+ * m < 8): x[m][0..1] of the first channel, x[m][2..3] of the second.  Results of a product lie
+ * so, and packed in pairs of rows they are the left operand of the next one, so that decays, sums
+ * over rows and chains of products need no memory.  Tiles in shared memory are [rows, COLS] and
+ * swizzled: a row's packs of 8 elements change places, which frees both ldmatrix and 16-byte
+ * loads of neighbouring rows from bank conflicts.
  *
  * The trap: decays are taken to the middle of a sub-block of 16 rows, where they stay inside 2^+-58
  * because gates are bounded by -5; without that bound nothing here may be used.
@@ -90,7 +90,8 @@ unpack_two(uint32_t x)
 	return make_float2(__uint_as_float(x << 16), __uint_as_float(x & 0xffff0000u));
 }
 
-/* Where register i of a fragment of rows 16 b .. 16 b+15 lies in a matrix: x[m][p] and x[m][p+1]. */
+/* Where register i of a fragment of rows 16 b .. 16 b+15 lies in a matrix: x[m][p] and x[m][p+1].
+ */
 #define FRAGMENT_PIECE(i, b, m, p) int m = 2 * (b) + ((i) >> 1), p = ((i)&1) * 2
 
 /** Rounded rows 16 b .. 16 b+15 of a matrix. */
@@ -155,8 +156,8 @@ rows_find(const int32_t *order, int n) {
 	return rows;
 }
 
-/** THREADS threads copy PACKS packs of n rows to a tile, from pack `first` on; zeros behind the rows
- * and `cols` columns. */
+/** THREADS threads copy PACKS packs of n rows to a tile, from pack `first` on; zeros behind the
+ * rows and `cols` columns. */
 template <int COLS, int PACKS, int THREADS>
 static __device__ __forceinline__ void
 rows_fetch(k3_bf16 *tile, int first, const k3_bf16 *from, size_t ld,
@@ -174,7 +175,8 @@ rows_fetch(k3_bf16 *tile, int first, const k3_bf16 *from, size_t ld,
 			   r + j * run::step < n && pack * 8 < cols);
 }
 
-/** One warp writes packs `pack` and the next of a tile's rows, `cols` columns of which are there. */
+/** One warp writes packs `pack` and the next of a tile's rows, `cols` columns of which are there.
+ */
 template <int COLS>
 static __device__ __forceinline__ void
 rows_store(k3_bf16 *to, size_t ld, const int32_t *order, int n, int cols, const k3_bf16 *tile,

@@ -9,11 +9,12 @@
  * in one of at most t / 64 slots.  The grid is the same whatever the layout: blocks walk over the
  * table.  Widths are padded to KP and VP with zeros.
  *
- * Scan and way back exist twice: for any type and width, and for bf16 heads of width 128 by warpgroup
- * products (kda_walk.cuh).  Heads wider than that have the recurrence alone (kda_wide_cuda.cu).
- * Intra and the local gradients exist twice: for any type, gate and width, and for bf16 with bounded
- * gates by channels (kda_channels.cuh), which keeps and reads the same but for tm (T) and m (none).
- * bf16 heads of up to 64 have float tiles; only what they load and store is bf16.
+ * Scan and way back exist twice: for any type and width, and for bf16 heads of width 128 by
+ * warpgroup products (kda_walk.cuh).  Heads wider than that have the recurrence alone
+ * (kda_wide_cuda.cu).  Intra and the local gradients exist twice: for any type, gate and width,
+ * and for bf16 with bounded gates by channels (kda_channels.cuh), which keeps and reads the same
+ * but for tm (T) and m (none). bf16 heads of up to 64 have float tiles; only what they load and
+ * store is bf16.
  */
 #ifndef K3_KDA_CHUNK_CUH
 #define K3_KDA_CHUNK_CUH

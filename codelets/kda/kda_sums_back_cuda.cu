@@ -1,5 +1,5 @@
-/* Local gradients of bf16 chunks (model.md 3.6), second part: products with the states, decayed sums,
- * gates.
+/* Local gradients of bf16 chunks (model.md 3.6), second part: products with the states, decayed
+ * sums, gates.
  *
  * A block has 64 channels of a chunk, a warp 16 of them (kda_channels.cuh), which meet no other
  * warp's.  Tiles of q, k and f become those of q e, beta k e and k / e, and at last those
