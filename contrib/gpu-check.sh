@@ -24,6 +24,12 @@ only=tests,verify,train,ops,steps,prints,sanitizer
 limit_s=520
 begin=$(date +%s)
 
+refuse()
+{
+	echo "gpu-check.sh: $*" >&2
+	exit 2
+}
+
 while [ $# -gt 0 ]; do
 	case $1 in
 	--build) build=${2:?--build needs a DIR}; shift ;;
@@ -32,29 +38,38 @@ while [ $# -gt 0 ]; do
 	--only) only=${2:?--only needs names of parts}; shift ;;
 	--limit) limit_s=${2:?--limit needs seconds}; shift ;;
 	--help) sed -n '2,20s/^# \{0,1\}//p' "$0"; exit 0 ;;
-	*) echo "gpu-check.sh: unknown option $1; --help tells more" >&2; exit 2 ;;
+	*) refuse "unknown option $1; --help tells more" ;;
 	esac
 	shift
 done
-for part in $(echo "$only" | tr , ' '); do
+
+wants()
+{
+	case ,$only, in *,$1,*) return 0 ;; esac
+	return 1
+}
+
+set -f # a part may be any text
+# shellcheck disable=SC2046 # a list of words
+set -- $(echo "$only" | tr , ' ')
+set +f
+[ $# -gt 0 ] || refuse "--only $only: names no part; --help names all"
+for part; do
 	case $part in
 	tests | verify | train | ops | steps | prints | sanitizer) ;;
-	*) echo "gpu-check.sh: unknown part $part; --help names all" >&2; exit 2 ;;
+	*) refuse "unknown part $part; --help names all" ;;
 	esac
 done
+only=$(echo "$*" | tr ' ' ,)
+case $limit_s in
+*[!0-9]* | 0* | ??????*) refuse "--limit $limit_s: must be seconds from 1 to 99999" ;;
+esac
+[ -d "$build" ] || refuse "--build $build: there is no such folder"
 build=$(cd "$build" && pwd) || exit 2
-data=$(cd "$data" && pwd) || exit 2
-out=${out:-$build/gpu-check}
-mkdir -p "$out" && out=$(cd "$out" && pwd) || exit 2
-
-LD_LIBRARY_PATH=$build:$build/lib:$build/.libs${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-OPENBLAS_NUM_THREADS=1
-STARPU_SILENT=${STARPU_SILENT:-1}
-STARPU_HOME=${STARPU_HOME:-$out/starpu-home}
-STARPU_NCPU=${STARPU_NCPU:-4}
-K3_TEST_DATA=$data
-export LD_LIBRARY_PATH OPENBLAS_NUM_THREADS STARPU_SILENT STARPU_HOME STARPU_NCPU K3_TEST_DATA
-mkdir -p "$STARPU_HOME"
+if wants tests || wants verify || wants sanitizer; then
+	[ -f "$data/golden/text_tiny.safetensors" ] || refuse "--data $data holds no golden/text_tiny.safetensors"
+	data=$(cd "$data" && pwd) || exit 2
+fi
 
 passed=0
 failed=0
@@ -71,12 +86,6 @@ finish()
 	echo "$passed passed, $failed failed"
 	[ "$failed" -eq 0 ] && exit 0
 	exit 1
-}
-
-wants()
-{
-	case ,$only, in *,$1,*) return 0 ;; esac
-	return 1
 }
 
 say()
@@ -405,12 +414,23 @@ sanitize()
 }
 
 for name in k3_verify k3_bench k3_train k3_data; do
-	program $name >/dev/null || { echo "gpu-check.sh: --build $build holds no $name" >&2; exit 2; }
+	program $name >/dev/null || refuse "--build $build holds no $name"
 done
 verify=$(program k3_verify)
 bench=$(program k3_bench)
 train=$(program k3_train)
 tool=$(program k3_data)
+
+out=${out:-$build/gpu-check}
+mkdir -p "$out" && out=$(cd "$out" && pwd) || exit 2
+LD_LIBRARY_PATH=$build:$build/lib:$build/.libs${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+OPENBLAS_NUM_THREADS=1
+STARPU_SILENT=${STARPU_SILENT:-1}
+STARPU_HOME=${STARPU_HOME:-$out/starpu-home}
+STARPU_NCPU=${STARPU_NCPU:-4}
+K3_TEST_DATA=$data
+export LD_LIBRARY_PATH OPENBLAS_NUM_THREADS STARPU_SILENT STARPU_HOME STARPU_NCPU K3_TEST_DATA
+mkdir -p "$STARPU_HOME" || exit 2
 # an OpenBLAS that does not know the processor is many times slower; the programs say which kernels would fit
 if [ -z "${OPENBLAS_CORETYPE:-}" ]; then
 	core=$("$bench" op optim --model tiny --filter cast_params 2>&1 >/dev/null | sed -n 's/.*set OPENBLAS_CORETYPE=\([A-Za-z0-9]*\).*/\1/p' | head -n 1)
