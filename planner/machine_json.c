@@ -24,7 +24,8 @@ static void
 refuse(struct reader *r, const char *where, const char *field, const json_t *value,
        const char *allowed)
 {
-	char *text = value ? json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
+	char *text = value ? json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_ENSURE_ASCII)
+			   : NULL;
 
 	if (r->ret == K3_OK)
 		k3_error("planner",
