@@ -226,12 +226,13 @@ open_device(struct bench *b, const char *device, const char *dtype, bool check)
 	b->time = !check;
 	b->last = true;
 	b->bf16 = type == K3_BF16;
-	if (where == K3_DEVICE_ALL || (where == K3_DEVICE_CPU && b->bf16)) {
-		k3_error("drivers",
-			 "--device %s --dtype %s: one device, and bf16 on a GPU alone (cores "
-			 "compute in "
-			 "fp32)",
-			 device, dtype);
+	if (where == K3_DEVICE_ALL) {
+		k3_error("drivers", "--device %s: k3_bench op takes one: cpu or cuda", device);
+		K3_TRY(K3_EINVAL);
+	}
+	if (where == K3_DEVICE_CPU && b->bf16) {
+		k3_error("drivers", "--dtype %s: needs --device cuda; cores compute in fp32",
+			 dtype);
 		K3_TRY(K3_EINVAL);
 	}
 	if (where == K3_DEVICE_CUDA)

@@ -68,9 +68,9 @@ layout_of(const struct bench *b)
 	return layout;
 }
 
-/* What a GPU may hold, against what the steps need. */
+/* What StarPU may hold, on a GPU or at all, against what the steps need. */
 static int
-check_gpu_memory(struct bench *b)
+check_memory(struct bench *b)
 {
 	const struct k3i_step_case *what = b->what;
 	struct k3_run_shape shape = {.tokens = b->tokens,
@@ -108,11 +108,9 @@ open_all(struct bench *b, const struct k3i_step_case *what)
 			       &(struct k3_runtime_options){.window = what->window,
 							    .device = what->device,
 							    .trace_dir = what->trace_dir}));
-	b->gpu.fits = true;
-	if (what->device != K3_DEVICE_CPU) {
-		K3_TRY(check_gpu_memory(b));
+	K3_TRY(check_memory(b));
+	if (what->device != K3_DEVICE_CPU)
 		K3_TRY(k3i_device_open(&b->device, what->plan.dtype == K3_BF16, 0));
-	}
 out:
 	return ret;
 }

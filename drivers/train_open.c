@@ -197,7 +197,7 @@ out:
 	return ret;
 }
 
-/* The folder of checkpoints can be written, and holds none of another run. */
+/* A folder of checkpoints that is there can be written, and holds none of another run. */
 static int
 check_save(const struct k3_train_options *o, const char *folder)
 {
@@ -206,7 +206,8 @@ check_save(const struct k3_train_options *o, const char *folder)
 
 	if (!o->save)
 		return K3_OK;
-	K3_TRY(k3_fs_mkdirs(o->save));
+	if (access(o->save, F_OK) != 0)
+		return K3_OK; /* it is made when nothing is refused any more */
 	if (access(o->save, W_OK | X_OK) != 0) {
 		k3_error("drivers", "--save %s: cannot be written: %s", o->save, strerror(errno));
 		K3_TRY(K3_EIO);
@@ -318,6 +319,8 @@ k3i_train_open(struct k3i_trainer *t, const char *folder)
 	if (o->eval_data)
 		K3_TRY(k3_session_check_data(&t->session, o->eval_data, (size_t)o->tokens));
 	K3_TRY(check_memory(t));
+	if (o->save)
+		K3_TRY(k3_fs_mkdirs(o->save));
 	K3_TRY(start_values(t, folder));
 	/* last: a run that is refused leaves the table of an earlier one as it is */
 	if (o->eval_log)

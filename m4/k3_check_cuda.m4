@@ -4,7 +4,8 @@
 # CUDA, --with-cuda builds the kernels and their tests alone, and the default builds nothing.
 #
 # Options:   --with-cuda[=DIR], --without-cuda   default: check, in $CUDA_HOME and /usr/local/cuda
-# Variables: NVCC, NVCCFLAGS, CUDA_ARCH (list such as "90a 100"; default 90a; PTX of compute_90 goes with it)
+# Variables: NVCC, NVCCFLAGS, CUDA_ARCH (list such as "90a 100", each tried with NVCC, none below 90; default 90a; PTX
+#            of compute_90 goes with it)
 # Results:   NVCC, NVCCFLAGS, CUDA_CFLAGS, CUDA_LIBS, K3_HAVE_CUDA in CUDA_CFLAGS, conditional HAVE_CUDA,
 #            k3_cuda_summary
 AC_DEFUN([K3_CHECK_CUDA], [
@@ -52,9 +53,17 @@ AS_IF([test "x$with_cuda" != xno],
 		 CUDA_CFLAGS="-isystem $k3_cuda_dir/include -DK3_HAVE_CUDA"
 		 CUDA_LIBS="-L$k3_cuda_lib -lcublasLt -lcudart -lstdc++"
 		 : "${NVCCFLAGS=-O3 -lineinfo}"
+		 CUDA_ARCH=`echo $CUDA_ARCH`
+		 k3_cuda_known=`"$NVCC" --list-gpu-code 2>/dev/null | sed -n '/^sm_.[[0-9]]$/{/^sm_9/!d;};s/^sm_90$/sm_90a/;s/^sm_//p' | tr '\n' ' '`
 		 for k3_arch in ${CUDA_ARCH:-90a}; do
 			AS_IF([test "x$k3_arch" = x90],
 				[AC_MSG_ERROR([CUDA_ARCH=90: Hopper needs 90a, which has its matrix instructions])])
+			AS_CASE([$k3_arch],
+				[[[0-8]][[0-9]]|[[0-8]][[0-9]][[a-z]]],
+				[AC_MSG_ERROR([CUDA_ARCH=$CUDA_ARCH: the kernels need compute capability 9.0, $k3_arch is below; allowed are: ${k3_cuda_known:-none}])])
+			AS_IF(["$NVCC" -gencode "arch=compute_$k3_arch,code=sm_$k3_arch" --dryrun -x cu -c -o conftest.o \
+				/dev/null >/dev/null 2>&1], [],
+				[AC_MSG_ERROR([CUDA_ARCH=${CUDA_ARCH:-$k3_arch}: $NVCC does not compile for $k3_arch; allowed are: ${k3_cuda_known:-none}])])
 			NVCCFLAGS="$NVCCFLAGS -gencode arch=compute_$k3_arch,code=sm_$k3_arch"
 		 done
 		 AS_IF([test -z "$CUDA_ARCH"],

@@ -24,7 +24,8 @@ static void
 refuse(struct reader *r, const char *where, const char *field, const json_t *value,
        const char *allowed)
 {
-	char *text = value ? json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
+	char *text = value ? json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_ENSURE_ASCII)
+			   : NULL;
 
 	if (r->ret == K3_OK)
 		k3_error("planner",
@@ -53,14 +54,15 @@ number(struct reader *r, const json_t *o, const char *where, const char *field, 
 }
 
 static void
-text(struct reader *r, const json_t *o, const char *field, char *out, size_t out_bytes)
+text(struct reader *r, const json_t *o, const char *where, const char *field, char *out,
+     size_t out_bytes)
 {
 	const json_t *v = json_object_get(o, field);
 
 	if (!json_is_string(v) || json_string_length(v) >= out_bytes) {
 		char allowed[64];
 		snprintf(allowed, sizeof(allowed), "a text of at most %zu bytes", out_bytes - 1);
-		refuse(r, "", field, v, allowed);
+		refuse(r, where, field, v, allowed);
 		return;
 	}
 	snprintf(out, out_bytes, "%s", json_string_value(v));
@@ -140,12 +142,25 @@ read_rates(struct reader *r, struct k3_machine *m, const json_t *root)
 	}
 }
 
+static bool
+is_gpu_field(const char *key)
+{
+	static const char *const field[] = {"name", "task_us", "f32_flops_per_us",
+					    "bf16_flops_per_us", "bytes_per_us"};
+
+	for (size_t i = 0; i < sizeof(field) / sizeof(field[0]); i++)
+		if (strcmp(key, field[i]) == 0)
+			return true;
+	return false;
+}
+
 /* A file without it leaves the rates as they are: those of the device that is there. */
 static void
 read_gpu(struct reader *r, struct k3_machine *m, const json_t *root)
 {
-	const json_t *gpu = json_object_get(root, "gpu");
+	json_t *gpu = json_object_get(root, "gpu"), *v;
 	struct k3_gpu *g = &m->gpu;
+	const char *key;
 
 	if (!gpu)
 		return;
@@ -153,11 +168,19 @@ read_gpu(struct reader *r, struct k3_machine *m, const json_t *root)
 		refuse(r, "", "gpu", gpu, "an object");
 		return;
 	}
-	text(r, gpu, "name", g->name, sizeof(g->name));
+	text(r, gpu, "gpu.", "name", g->name, sizeof(g->name));
+	/* without a name it would count as absent */
+	if (!*g->name)
+		refuse(r, "gpu.", "name", json_object_get(gpu, "name"), "a text that is not empty");
 	g->task_us = number(r, gpu, "gpu.", "task_us", 0, most_us, false);
 	g->f32_flops_per_us = number(r, gpu, "gpu.", "f32_flops_per_us", 1e-9, most_rate, false);
 	g->bf16_flops_per_us = number(r, gpu, "gpu.", "bf16_flops_per_us", 1e-9, most_rate, false);
 	g->bytes_per_us = number(r, gpu, "gpu.", "bytes_per_us", 1e-9, most_rate, false);
+	json_object_foreach(gpu, key, v)
+	{
+		if (!is_gpu_field(key))
+			refuse(r, "gpu.", key, v, "absent: no field has that name");
+	}
 }
 
 static void
@@ -196,9 +219,9 @@ k3_machine_load(struct k3_machine *machine, const char *path)
 		K3_TRY(K3_EFORMAT);
 	}
 	number(&r, root, "", "format", FORMAT, FORMAT, true);
-	text(&r, root, "host", m.host, sizeof(m.host));
-	text(&r, root, "processor", m.processor, sizeof(m.processor));
-	text(&r, root, "blas", m.blas, sizeof(m.blas));
+	text(&r, root, "", "host", m.host, sizeof(m.host));
+	text(&r, root, "", "processor", m.processor, sizeof(m.processor));
+	text(&r, root, "", "blas", m.blas, sizeof(m.blas));
 	m.cores = (uint32_t)number(&r, root, "", "cores", 1, MOST_CORES, true);
 	m.task_us = number(&r, root, "", "task_us", 0, most_us, false);
 	m.bytes_per_us = number(&r, root, "", "bytes_per_us", 1e-9, most_rate, false);

@@ -104,9 +104,10 @@ choose(struct k3_plan_options *o, const struct k3_config *c)
 	}
 	if (o->optimizer_dtype != K3_F32 && o->optimizer_dtype != o->dtype) {
 		k3_error("planner",
-			 "type %s of the optimizer's state: must be %s, or %s as activations",
-			 k3_dtype_name(o->optimizer_dtype), k3_dtype_name(K3_F32),
-			 k3_dtype_name(K3_BF16));
+			 "type %s of the optimizer's state, %s of activations: the state must be "
+			 "%s, or %s as activations (--optimizer-dtype bf16 needs --dtype bf16)",
+			 k3_dtype_name(o->optimizer_dtype), k3_dtype_name(o->dtype),
+			 k3_dtype_name(K3_F32), k3_dtype_name(K3_BF16));
 		return K3_EINVAL;
 	}
 	o->kda_groups = groups_of(o->kda_groups, c->kda_heads);

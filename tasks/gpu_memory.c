@@ -35,14 +35,23 @@ main_memory(void)
 	return bytes;
 }
 
-/* Data that leave a GPU keep their place in main memory when they come back: all need room. */
+/* Data that leave a GPU keep their place in main memory when they come back, and without a GPU all
+ * are there: all need room. */
 static int
 check_main_memory(const struct k3_gpu_memory *gpu)
 {
 	uint64_t room = main_memory();
+	bool cores_alone = starpu_cuda_worker_get_count() == 0;
 
-	if (gpu->fits || !room || gpu->promised_bytes <= room)
+	if ((gpu->fits && !cores_alone) || !room || gpu->promised_bytes <= room)
 		return K3_OK;
+	if (cores_alone) {
+		k3_error("tasks",
+			 "main memory: StarPU may take %.1f MiB of it (STARPU_LIMIT_CPU_MEM), the "
+			 "plan needs %.1f MiB: a higher limit or --memory would help",
+			 mib(room), mib(gpu->promised_bytes));
+		return K3_ELIMIT;
+	}
 	k3_error(
 		"tasks",
 		"main memory: StarPU may take %.1f MiB of it, but all %.1f MiB may have to leave a "

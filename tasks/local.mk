@@ -5,6 +5,8 @@ libk3_la_SOURCES += \
 	tasks/codelets.c \
 	tasks/convert.c \
 	tasks/device.c \
+	tasks/environment.c \
+	tasks/environment.h \
 	tasks/gpu_memory.c \
 	tasks/lane.c \
 	tasks/lane_call.h \

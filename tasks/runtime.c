@@ -18,6 +18,7 @@
 #include "../common/status.h"
 #include "codelets.h"
 #include "convert.h"
+#include "environment.h"
 #include "perfmodel_check.h"
 #include "trace_starpu.h"
 #include "watchdog.h"
@@ -175,6 +176,8 @@ k3_runtime_create(struct k3_runtime **runtime, const struct k3_runtime_options *
 	if (!r)
 		return K3_ENOMEM;
 	ret = check_version(r);
+	if (ret == K3_OK)
+		ret = k3i_environment_check();
 	if (ret == K3_OK)
 		ret = k3i_device_choose(options->device);
 	if (ret == K3_OK)

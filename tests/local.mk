@@ -19,6 +19,7 @@ check_PROGRAMS += \
 	tests/test_estimate \
 	tests/test_fs \
 	tests/test_glu \
+	tests/test_gpu_check \
 	tests/test_gpu_plan \
 	tests/test_image \
 	tests/test_image_bad \

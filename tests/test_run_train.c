@@ -505,6 +505,56 @@ TEST(a_folder_that_cannot_be_made_is_refused_before_the_first_step)
 	program_free(&r);
 }
 
+TEST(a_run_that_is_refused_leaves_no_folder)
+{
+	static const char *const refused[][2] = {
+		{"", "--memory 0.0001"},
+		{"", "--optimizer-dtype bf16"},
+		{"STARPU_LIMIT_CPU_MEM=1", ""},
+		{"STARPU_NCPU=none", ""},
+	};
+
+	program_dataset();
+	size_t files = scratch_files();
+	for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++) {
+		struct program_result r = program_run(
+			refused[i][0], "k3_train", SMALL " --data %s --steps 2 --save %s %s",
+			scratch_path("text.k3t"), scratch_path("ck"), refused[i][1]);
+		cr_expect(r.status == 2 && !*r.out, "%s %s: status %d: %s", refused[i][0],
+			  refused[i][1], r.status, scratch_log());
+		cr_expect_eq(scratch_files(), files, "%s %s", refused[i][0], refused[i][1]);
+		program_free(&r);
+	}
+}
+
+/* StarPU aborts at some of them and waits for ever under others. */
+TEST(numbers_of_the_environment_that_starpu_does_not_take_are_refused)
+{
+	static const char *const refused[][2] = {
+		{"STARPU_NCPU=two", "STARPU_NCPU=two "},
+		{"STARPU_NCPU=-1", "STARPU_NCPU=-1 "},
+		{"STARPU_NCPU=", "STARPU_NCPU= "},
+		{"STARPU_NCPU=0", "STARPU_NCPU 0"},
+		{"STARPU_NCUDA=1.5", "STARPU_NCUDA=1.5 "},
+		{"STARPU_NWORKER_PER_CUDA=0", "STARPU_NWORKER_PER_CUDA=0 "},
+		{"STARPU_CUDA_THREAD_PER_WORKER=yes", "STARPU_CUDA_THREAD_PER_WORKER=yes "},
+		{"STARPU_LIMIT_CUDA_MEM=abc", "STARPU_LIMIT_CUDA_MEM=abc "},
+		{"STARPU_LIMIT_CPU_MEM=-5", "STARPU_LIMIT_CPU_MEM=-5 "},
+		{"STARPU_LIMIT_CPU_MEM=1", "may take 1.0 MiB"},
+	};
+
+	program_dataset();
+	for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++) {
+		struct program_result r =
+			program_run(refused[i][0], "k3_train", SMALL " --data %s --steps 1",
+				    scratch_path("text.k3t"));
+		const char *log = scratch_log();
+		cr_expect(r.status == 2 && !*r.out && strstr(log, refused[i][1]),
+			  "%s: status %d: %s", refused[i][0], r.status, log);
+		program_free(&r);
+	}
+}
+
 TEST(a_folder_with_checkpoints_of_another_run_is_refused)
 {
 	program_dataset();
