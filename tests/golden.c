@@ -22,6 +22,15 @@ golden_path(const char *name)
 	return path;
 }
 
+const char *
+golden_case(const char *name)
+{
+	char file[256];
+
+	snprintf(file, sizeof(file), "golden/%s", name);
+	return golden_path(file);
+}
+
 static struct golden_tensor *
 add(struct golden *g)
 {

@@ -20,6 +20,8 @@ struct golden {
 
 /** Path of a file of the test data ("golden/text_tiny"); valid until the next call. */
 const char *golden_path(const char *name);
+/** The same of a golden case ("text_tiny"). */
+const char *golden_case(const char *name);
 /** Reads one; fails the test when it can't. */
 void golden_load(struct golden *g, const char *name);
 void golden_save(const struct golden *g, const char *path);

@@ -75,6 +75,7 @@ check_PROGRAMS += \
 	tests/test_schedule \
 	tests/test_st_write \
 	tests/test_trace \
+	tests/test_trace_signal \
 	tests/test_vec_act \
 	tests/test_vec_bf16 \
 	tests/test_vec_bits \

@@ -9,22 +9,13 @@
 #include "../codelets/vec/vec.h"
 #include "../common/status.h"
 #include "../drivers/verify.h"
+#include "golden.h"
 #include "program.h"
 #include "scratch.h"
 
 #define TEST(name) Test(run_bf16, name, .init = scratch_start, .fini = scratch_stop, .timeout = 240)
 
 #define SMALL "--model tiny --tokens 192 --tile-tokens 64 --accumulate 2 --lr 2e-3"
-
-static const char *
-golden(const char *name)
-{
-	static char path[4096];
-	const char *dir = getenv("K3_TEST_DATA");
-
-	snprintf(path, sizeof(path), "%s/golden/%s.safetensors", dir ? dir : "tests/data", name);
-	return path;
-}
 
 static void
 passes(const char *name, struct k3_verify_options options, size_t classes)
@@ -36,7 +27,7 @@ passes(const char *name, struct k3_verify_options options, size_t classes)
 
 	options.dtype = K3_BF16;
 	k3_verify_report_init(&report, &options);
-	cr_assert_eq(k3_verify_file(golden(name), &options, &report), K3_OK, "%s", scratch_log());
+	cr_assert_eq(k3_verify_file(golden_case(name), &options, &report), K3_OK, "%s", scratch_log());
 	k3_verify_print(&report, name, out);
 	fclose(out);
 	cr_assert(report.failed == 0 && report.passed == classes, "%zu of %zu classes pass:\n%s",
@@ -166,7 +157,7 @@ TEST(copies_are_the_rounded_masters_from_the_first_value_on)
 	k3_session_close(&s);
 
 	/* and after a checkpoint was read, whose values are others */
-	cr_assert_eq(k3_st_open(&st, golden("text_tiny")), K3_OK);
+	cr_assert_eq(k3_st_open(&st, golden_case("text_tiny")), K3_OK);
 	cr_assert_eq(k3i_verify_config(st, &config), K3_OK);
 	cr_assert_eq(k3_session_open(&s, &config, &o, NULL), K3_OK);
 	cr_assert_eq(k3_session_init(&s, 7), K3_OK);

@@ -6,20 +6,11 @@
 
 #include "../common/status.h"
 #include "../drivers/verify.h"
+#include "golden.h"
 #include "scratch.h"
 
 #define TEST(name)                                                                                 \
 	Test(run_golden, name, .init = scratch_start, .fini = scratch_stop, .timeout = 120)
-
-static const char *
-golden(const char *name)
-{
-	static char path[4096];
-	const char *dir = getenv("K3_TEST_DATA");
-
-	snprintf(path, sizeof(path), "%s/golden/%s.safetensors", dir ? dir : "tests/data", name);
-	return path;
-}
 
 /* Classes that failed; the table goes nowhere unless it must be shown. */
 static size_t
@@ -31,7 +22,7 @@ failures(const char *name, struct k3_verify_options options, size_t at_least)
 	FILE *out = open_memstream(&table, &bytes);
 
 	k3_verify_report_init(&report, &options);
-	cr_assert_eq(k3_verify_file(golden(name), &options, &report), K3_OK, "%s did not run: %s",
+	cr_assert_eq(k3_verify_file(golden_case(name), &options, &report), K3_OK, "%s did not run: %s",
 		     name, scratch_log());
 	k3_verify_print(&report, name, out);
 	fclose(out);

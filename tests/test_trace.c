@@ -29,39 +29,6 @@ written(struct k3_trace *trace, struct paje *paje)
 	paje_read(paje, "t/k3.paje");
 }
 
-static char *
-file(const char *name)
-{
-	size_t bytes;
-
-	return (char *)scratch_read(name, &bytes);
-}
-
-static size_t
-count(const char *text, const char *part)
-{
-	size_t n = 0, bytes = strlen(part);
-
-	/* a sanitizer's strstr takes the length of the whole text each time */
-	for (const char *p = text; *p; p++)
-		n += *p == *part && strncmp(p, part, bytes) == 0;
-	return n;
-}
-
-/* The n-th state of a container is this one; times in ms. */
-static void
-expect_state(const struct paje *p, const char *container, size_t n, const char *value, double begin,
-	     double end)
-{
-	const struct paje_state *s = paje_nth(p, container, n);
-
-	cr_assert_not_null(s, "%s has no state %zu", container, n);
-	cr_assert_str_eq(s->value, value);
-	cr_assert(fabs(s->begin - begin) < 1e-9 && fabs(s->end - end) < 1e-9,
-		  "%s: from %.9g to %.9g, expected %.9g to %.9g", value, s->begin, s->end, begin,
-		  end);
-}
-
 TEST(every_task_is_a_state_of_its_worker_including_the_last)
 {
 	struct k3_trace *t = trace_case(0, false);
@@ -75,11 +42,11 @@ TEST(every_task_is_a_state_of_its_worker_including_the_last)
 	written(t, &p);
 	cr_assert_eq(paje_count(&p, "cpu0"), 3);
 	cr_assert_eq(paje_count(&p, "cpu1"), 2);
-	expect_state(&p, "cpu0", 0, "embed_fwd", 0.001, 0.005);
-	expect_state(&p, "cpu0", 1, "kda_gate_fwd l0", 0.005, 0.00725);
-	expect_state(&p, "cpu0", 2, "kda_out_fwd l0", 0.0095, 0.0095);
-	expect_state(&p, "cpu1", 0, "kda_proj_fwd l0", 0.0065, 0.009);
-	expect_state(&p, "cpu1", 1, "loss_sum", 0.01, 0.012);
+	trace_case_expect(&p, "cpu0", 0, "embed_fwd", 0.001, 0.005);
+	trace_case_expect(&p, "cpu0", 1, "kda_gate_fwd l0", 0.005, 0.00725);
+	trace_case_expect(&p, "cpu0", 2, "kda_out_fwd l0", 0.0095, 0.0095);
+	trace_case_expect(&p, "cpu1", 0, "kda_proj_fwd l0", 0.0065, 0.009);
+	trace_case_expect(&p, "cpu1", 1, "loss_sum", 0.01, 0.012);
 	cr_assert_float_eq(p.end, 0.012, 1e-12);
 	paje_free(&p);
 }
@@ -117,15 +84,15 @@ TEST(names_tell_operation_step_microbatch_layer_tile_and_group)
 	r = trace_case_submit(t, K3_OP_CLIP_FACTOR, K3_PASS_OPTIMIZER, -1, -1, -1);
 	k3_trace_end(r, 1, 2000, 3000, 4000, 4000);
 	written(t, &p);
-	expect_state(&p, "cpu1", 0, "kda_chunk_fwd s3 m1 l2 t0 g11", 0.001, 0.002);
-	expect_state(&p, "cpu1", 1, "clip_factor s4", 0.003, 0.004);
-	expect_state(&p, "steps", 1, "step 3", 0.001, 0.003);
-	expect_state(&p, "steps", 2, "step 4", 0.003, 0.004);
+	trace_case_expect(&p, "cpu1", 0, "kda_chunk_fwd s3 m1 l2 t0 g11", 0.001, 0.002);
+	trace_case_expect(&p, "cpu1", 1, "clip_factor s4", 0.003, 0.004);
+	trace_case_expect(&p, "steps", 1, "step 3", 0.001, 0.003);
+	trace_case_expect(&p, "steps", 2, "step 4", 0.003, 0.004);
 	snprintf(color, sizeof(color), "%.3f %.3f %.3f", floor((rgb >> 16) * 1e3 / 255) * 1e-3,
 		 floor((rgb >> 8 & 255) * 1e3 / 255) * 1e-3, floor((rgb & 255) * 1e3 / 255) * 1e-3);
 	cr_assert_str_eq(paje_nth(&p, "cpu1", 0)->color, color);
 	paje_free(&p);
-	char *tsv = file("t/tasks.tsv");
+	char *tsv = trace_case_file("t/tasks.tsv");
 	cr_assert(strstr(tsv, "\nkda_chunk_fwd s3 m1 l2 t0 g11\tkda_chunk_fwd\tkda\tforward\t3\t1\t"
 			      "2\t0\t11\t3\t1000\tdone\tcpu1\t0.000\t1.000\t2.000\n"),
 		  "%s", tsv);
@@ -184,8 +151,8 @@ TEST(tasks_that_end_in_any_order_are_written_in_order_of_time)
 	for (size_t i = 0; i < 1000; i++) {
 		char name[32];
 		snprintf(name, sizeof(name), "embed_fwd l%zu", i);
-		expect_state(&p, "cpu1", i, name, 0.01 * (double)i + 0.001,
-			     0.01 * (double)i + 0.01);
+		trace_case_expect(&p, "cpu1", i, name, 0.01 * (double)i + 0.001,
+				  0.01 * (double)i + 0.01);
 	}
 	paje_free(&p);
 }
@@ -199,9 +166,9 @@ TEST(tasks_that_overlap_on_one_worker_end_the_earlier_state)
 	trace_case_ran(t, K3_OP_EMBED_FWD, K3_PASS_FORWARD, 2, 0, 0, 3000, 4000);
 	trace_case_ran(t, K3_OP_EMBED_FWD, K3_PASS_FORWARD, 3, 0, 0, 6000, 7000);
 	written(t, &p);
-	expect_state(&p, "cpu0", 0, "embed_fwd l1", 1, 3);
-	expect_state(&p, "cpu0", 1, "embed_fwd l2", 3, 4);
-	expect_state(&p, "cpu0", 2, "embed_fwd l3", 6, 7);
+	trace_case_expect(&p, "cpu0", 0, "embed_fwd l1", 1, 3);
+	trace_case_expect(&p, "cpu0", 1, "embed_fwd l2", 3, 4);
+	trace_case_expect(&p, "cpu0", 2, "embed_fwd l3", 6, 7);
 	paje_free(&p);
 }
 
@@ -229,11 +196,11 @@ TEST(a_task_that_still_runs_is_open_to_the_end)
 	trace_case_submit(t, K3_OP_MLA_OUT_FWD, K3_PASS_FORWARD, 1, 0, -1);
 	trace_case_now(60000);
 	written(t, &p);
-	expect_state(&p, "cpu0", 1, "mla_attn_fwd l1 t0 g1", 3, 60);
+	trace_case_expect(&p, "cpu0", 1, "mla_attn_fwd l1 t0 g1", 3, 60);
 	cr_assert_eq(p.end, 60);
 	const char *log = scratch_log();
 	cr_assert(strstr(log, "1 tasks have no end and 1 did not start"), "%s", log);
-	char *tsv = file("t/tasks.tsv");
+	char *tsv = trace_case_file("t/tasks.tsv");
 	cr_assert(strstr(tsv, "\trunning\tcpu0\tnan\t3000.000\tnan\n"), "%s", tsv);
 	cr_assert(strstr(tsv, "\nmla_out_fwd l1 t0\t") && strstr(tsv, "\twaiting\tnone\tnan\t"),
 		  "%s", tsv);
@@ -251,7 +218,7 @@ TEST(what_ends_after_the_snapshot_began_is_cut_there)
 	trace_case_now(4000);
 	written(t, &p);
 	cr_assert_eq(paje_count(&p, "cpu1"), 0);
-	expect_state(&p, "cpu0", 0, "embed_fwd l1", 1, 4);
+	trace_case_expect(&p, "cpu0", 0, "embed_fwd l1", 1, 4);
 	paje_free(&p);
 }
 
@@ -364,7 +331,7 @@ Test(trace, a_million_tasks_are_all_in_the_files_and_their_bytes_are_told, .init
 	cr_assert_eq(lines, N + 1, "%zu lines", lines);
 	stream("t/k3.paje", &lines, &states);
 	cr_assert_eq(states, N, "%zu states", states);
-	char *summary = file("t/summary.txt");
+	char *summary = trace_case_file("t/summary.txt");
 	struct stat paje, tsv;
 	cr_assert(stat(scratch_path("t/k3.paje"), &paje) == 0 &&
 		  stat(scratch_path("t/tasks.tsv"), &tsv) == 0);
@@ -403,7 +370,7 @@ TEST(the_summary_adds_up)
 	setenv("PATH", "", 1);
 	cr_assert_eq(k3_trace_finish(t), K3_OK);
 	k3_trace_destroy(t);
-	char *s = file("t/summary.txt");
+	char *s = trace_case_file("t/summary.txt");
 	/* 13 tasks in the steps, not the initial values; workers x wall 80 ms, 42 ms in tasks */
 	cr_assert(strstr(s, "trace: 13 tasks on 2 workers in 40.0 ms, steps 1 to 2\n"), "%s", s);
 	cr_assert(strstr(s, "kernels 52.50 %, idle 47.50 %"), "%s", s);
@@ -462,7 +429,7 @@ TEST(the_summary_counts_the_streams_of_devices_apart)
 	setenv("PATH", "", 1);
 	cr_assert_eq(k3_trace_finish(t), K3_OK);
 	k3_trace_destroy(t);
-	char *s = file("t/summary.txt");
+	char *s = trace_case_file("t/summary.txt");
 	cr_assert(strstr(s, "trace: 4 tasks on 2 workers in 30.0 ms\n"), "%s", s);
 	cr_assert(strstr(s, "gpu streams x wall: kernels 99.83 %, idle 0.17 % (0.03 % no task was "
 			    "ready, 0.13 % while one was)\n"),
@@ -502,8 +469,8 @@ TEST(the_clock_of_one_worker_can_be_corrected)
 	trace_case_ran(t, K3_OP_EMBED_FWD, K3_PASS_FORWARD, 0, 1, 0, 1000, 5000);
 	k3_trace_rescale(t, 1, 1000000, 0.5);
 	written(t, &p);
-	expect_state(&p, "cpu0", 0, "embed_fwd l0", 1, 5);
-	expect_state(&p, "gpu1", 0, "embed_fwd l0", 1, 3);
+	trace_case_expect(&p, "cpu0", 0, "embed_fwd l0", 1, 5);
+	trace_case_expect(&p, "gpu1", 0, "embed_fwd l0", 1, 3);
 	paje_free(&p);
 }
 
@@ -520,7 +487,7 @@ TEST(a_held_out_loss_between_steps_counts_for_none)
 	setenv("PATH", "", 1);
 	cr_assert_eq(k3_trace_finish(t), K3_OK);
 	k3_trace_destroy(t);
-	char *s = file("t/summary.txt");
+	char *s = trace_case_file("t/summary.txt");
 	cr_assert(strstr(s, "trace: 2 tasks on 2 workers in 9.0 ms, steps 1 to 2\n"), "%s", s);
 	cr_assert(strstr(s, "\n1                   1        4.000      50.00\n"), "%s", s);
 	free(s);
@@ -535,8 +502,8 @@ elements(const char *svg, const char *name)
 	snprintf(open, sizeof(open), "<%s", name);
 	snprintf(close, sizeof(close), "</%s>", name);
 	cr_assert(strncmp(svg, "<svg ", 5) == 0 && strstr(svg, "</svg>\n"));
-	cr_assert_eq(count(svg, "<text"), count(svg, "</text>"));
-	return count(svg, open);
+	cr_assert_eq(trace_case_count(svg, "<text"), trace_case_count(svg, "</text>"));
+	return trace_case_count(svg, open);
 }
 
 TEST(the_picture_shows_the_last_complete_step_with_every_task)
@@ -552,11 +519,11 @@ TEST(the_picture_shows_the_last_complete_step_with_every_task)
 	setenv("PATH", "", 1);
 	cr_assert_eq(k3_trace_finish(t), K3_OK);
 	k3_trace_destroy(t);
-	char *svg = file("t/trace.svg"), *layer = file("t/trace-layer.svg");
+	char *svg = trace_case_file("t/trace.svg"), *layer = trace_case_file("t/trace-layer.svg");
 	cr_assert(strstr(svg, ">step 2: 21.0 ms, 3 tasks, kernels 71.4 % of 2 workers x wall<"),
 		  "%s", svg);
 	snprintf(color, sizeof(color), "#%06x", k3_family_color[K3_FAMILY_MLA]);
-	cr_assert_eq(count(svg, color), 2 + 1, "two boxes and the legend:\n%s", svg);
+	cr_assert_eq(trace_case_count(svg, color), 2 + 1, "two boxes and the legend:\n%s", svg);
 	cr_assert(strstr(svg, ">mla 71.4 %<") && strstr(svg, ">idle 28.6 %<"), "%s", svg);
 	cr_assert(strstr(svg, ">forward<") && strstr(svg, ">cpu1<"), "%s", svg);
 	cr_assert(elements(svg, "rect") > 5);
@@ -565,7 +532,7 @@ TEST(the_picture_shows_the_last_complete_step_with_every_task)
 	cr_assert(strstr(layer, ">layer 1 backward: 10.00 ms<"), "%s", layer);
 	free(svg);
 	free(layer);
-	char *log = file(".log");
+	char *log = trace_case_file(".log");
 	cr_assert(strstr(log, "no picture by rsvg-convert: No such file"), "%s", log);
 	cr_assert(strstr(log, "no picture by vite: No such file"), "%s", log);
 	free(log);
@@ -621,10 +588,10 @@ TEST(the_picture_tells_passes_and_layers_in_order)
 	setenv("PATH", "", 1);
 	cr_assert_eq(k3_trace_finish(t), K3_OK);
 	k3_trace_destroy(t);
-	char *svg = file("t/trace.svg");
+	char *svg = trace_case_file("t/trace.svg");
 	assert_strips(svg, labels, sizeof(labels) / sizeof(labels[0]));
 	free(svg);
-	char *tsv = file("t/tasks.tsv");
+	char *tsv = trace_case_file("t/tasks.tsv");
 	cr_assert(strstr(tsv, "\nmla_proj_fwd s1 m0 l1 again\tmla_proj_fwd\tmla\trecompute\t"),
 		  "%s", tsv);
 	free(tsv);
@@ -671,7 +638,7 @@ TEST(the_picture_tells_the_tower_and_nothing_of_what_comes_early_or_late)
 	setenv("PATH", "", 1);
 	cr_assert_eq(k3_trace_finish(t), K3_OK);
 	k3_trace_destroy(t);
-	char *svg = file("t/trace.svg");
+	char *svg = trace_case_file("t/trace.svg");
 	cr_assert(strstr(svg, ">step 2: "), "%s", svg);
 	assert_strips(svg, labels, sizeof(labels) / sizeof(labels[0]));
 	free(svg);
@@ -690,7 +657,7 @@ TEST(the_layer_picture_names_its_tasks)
 	setenv("PATH", "", 1);
 	cr_assert_eq(k3_trace_finish(t), K3_OK);
 	k3_trace_destroy(t);
-	char *svg = file("t/trace-layer.svg");
+	char *svg = trace_case_file("t/trace-layer.svg");
 	cr_assert(strstr(svg, ">layer 1 forward: 1.00 ms<"), "%s", svg);
 	cr_assert(strstr(svg, ">layer 1 backward: 1.00 ms<"), "%s", svg);
 	cr_assert(strstr(svg, ">kda_chunk_fwd<") && strstr(svg, ">kda_chunk_bwd<"), "%s", svg);
@@ -731,12 +698,13 @@ TEST(vite_draws_the_last_step_and_a_layer_of_it_off_screen)
 	fake("rsvg-convert", 0);
 	cr_assert_eq(k3_trace_finish(t), K3_OK);
 	k3_trace_destroy(t);
-	char *calls = file("calls");
+	char *calls = trace_case_file("calls");
 	snprintf(want, sizeof(want), "vite offscreen -t 30.000000:50.000000 -e %s %s\n",
 		 scratch_path("t/vite.svg"), scratch_path("t/k3-step.paje"));
 	cr_assert(strstr(calls, want), "no %s in %s", want, calls);
-	cr_assert_eq(count(calls, "vite offscreen -t 30.000000:50.000000"), 2, "%s", calls);
-	cr_assert_eq(count(calls, "rsvg-convert "), 4, "%s", calls);
+	cr_assert_eq(trace_case_count(calls, "vite offscreen -t 30.000000:50.000000"), 2, "%s",
+		     calls);
+	cr_assert_eq(trace_case_count(calls, "rsvg-convert "), 4, "%s", calls);
 	snprintf(want, sizeof(want), "-o %s %s\n", scratch_path("t/trace.png"),
 		 scratch_path("t/trace.svg"));
 	cr_assert(strstr(calls, want), "no %s in %s", want, calls);
@@ -755,8 +723,8 @@ TEST(a_viewer_that_fails_costs_its_picture_only)
 	const char *log = scratch_log();
 	cr_assert(strstr(log, "info: trace: no picture by rsvg-convert: it failed"), "%s", log);
 	cr_assert(strstr(log, "info: trace: no picture by vite: it failed"), "%s", log);
-	char *calls = file("calls");
-	cr_assert_eq(count(calls, "\n"), 2, "tried again: %s", calls);
+	char *calls = trace_case_file("calls");
+	cr_assert_eq(trace_case_count(calls, "\n"), 2, "tried again: %s", calls);
 	free(calls);
 }
 
@@ -787,115 +755,4 @@ TEST(a_trace_that_cannot_be_written_is_a_failure)
 	cr_assert_eq(k3_trace_finish(t), K3_EIO);
 	cr_assert(strstr(scratch_log(), "could not be written"));
 	k3_trace_destroy(t);
-}
-
-TEST(two_traces_at_once_do_not_share_the_signals)
-{
-	static const char *const names[] = {"cpu0"};
-	struct k3_trace *a = trace_case(0, true), *b;
-	struct k3_trace_options o = {.dir = scratch_path("u"),
-				     .n_workers = 1,
-				     .worker_name = names,
-				     .now_ns = NULL,
-				     .signals = true};
-
-	cr_assert_eq(k3_trace_create(&b, &o), K3_EEXIST);
-	k3_trace_destroy(a);
-	cr_assert_eq(k3_trace_create(&b, &o), K3_OK);
-	k3_trace_destroy(b);
-}
-
-static volatile sig_atomic_t seen;
-
-static void
-remember(int number)
-{
-	seen = number;
-}
-
-/* A child that records, has a task running, and gets a signal; `handler` was there before. */
-static int
-child_dies(int number, void (*handler)(int))
-{
-	pid_t child = fork();
-	int status;
-
-	if (child == 0) {
-		signal(number, handler);
-		struct k3_trace *t = trace_case(0, true);
-		trace_case_ran(t, K3_OP_EMBED_FWD, K3_PASS_FORWARD, -1, 0, 0, 1000, 2000);
-		k3_trace_start(trace_case_submit(t, K3_OP_MLA_ATTN_FWD, K3_PASS_FORWARD, 1, 0, 1),
-			       0, 3000000);
-		trace_case_ran(t, K3_OP_EMBED_BWD, K3_PASS_BACKWARD, -1, 1, 0, 4000, 5000);
-		trace_case_now(9000);
-		if (number == SIGABRT)
-			abort();
-		raise(number);
-		_exit(seen == number ? 7 : 8);
-	}
-	cr_assert_eq(waitpid(child, &status, 0), child);
-	return status;
-}
-
-static void
-expect_hung_task(void)
-{
-	struct paje p;
-
-	paje_read(&p, "t/k3.paje");
-	cr_assert_eq(paje_count(&p, "cpu0"), 2);
-	expect_state(&p, "cpu0", 1, "mla_attn_fwd l1 t0 g1", 3, 9);
-	expect_state(&p, "cpu1", 0, "embed_bwd", 4, 5);
-	paje_free(&p);
-	char *tsv = file("t/tasks.tsv");
-	cr_assert_eq(count(tsv, "\n"), 4, "%s", tsv);
-	free(tsv);
-}
-
-TEST(an_abort_leaves_a_trace_that_ends_with_the_hung_task)
-{
-	int status = child_dies(SIGABRT, SIG_DFL);
-
-	cr_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
-	expect_hung_task();
-}
-
-TEST(a_termination_leaves_a_trace_that_ends_with_the_hung_task)
-{
-	int status = child_dies(SIGTERM, SIG_DFL);
-
-	cr_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
-	expect_hung_task();
-}
-
-TEST(a_handler_that_was_there_before_is_called_and_the_program_goes_on)
-{
-	int status = child_dies(SIGTERM, remember);
-
-	cr_assert(WIFEXITED(status) && WEXITSTATUS(status) == 7);
-	expect_hung_task();
-}
-
-TEST(an_ignored_interrupt_stays_ignored)
-{
-	int status = child_dies(SIGINT, SIG_IGN);
-
-	cr_assert(WIFEXITED(status) && WEXITSTATUS(status) == 8);
-	expect_hung_task();
-}
-
-TEST(a_crash_leaves_a_trace_too)
-{
-	int status = child_dies(SIGSEGV, SIG_DFL);
-
-	cr_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
-	expect_hung_task();
-}
-
-TEST(an_abort_handler_that_was_there_before_is_called)
-{
-	int status = child_dies(SIGABRT, _exit);
-
-	cr_assert(WIFEXITED(status) && WEXITSTATUS(status) == SIGABRT);
-	expect_hung_task();
 }

@@ -2,6 +2,7 @@
 
 #include <criterion/criterion.h>
 #include <math.h>
+#include <string.h>
 
 #include "../common/status.h"
 #include "scratch.h"
@@ -97,4 +98,36 @@ trace_case_released(struct k3_trace *trace, int worker, double ready, double sta
 	cr_assert_not_null(r);
 	k3_trace_start(r, worker, ns(start));
 	k3_trace_end(r, worker, ns(ready), ns(start), ns(end), ns(released));
+}
+
+char *
+trace_case_file(const char *name)
+{
+	size_t bytes;
+
+	return (char *)scratch_read(name, &bytes);
+}
+
+size_t
+trace_case_count(const char *text, const char *part)
+{
+	size_t n = 0, bytes = strlen(part);
+
+	/* a sanitizer's strstr takes the length of the whole text each time */
+	for (const char *p = text; *p; p++)
+		n += *p == *part && strncmp(p, part, bytes) == 0;
+	return n;
+}
+
+void
+trace_case_expect(const struct paje *p, const char *container, size_t n, const char *value,
+		  double begin, double end)
+{
+	const struct paje_state *s = paje_nth(p, container, n);
+
+	cr_assert_not_null(s, "%s has no state %zu", container, n);
+	cr_assert_str_eq(s->value, value);
+	cr_assert(fabs(s->begin - begin) < 1e-9 && fabs(s->end - end) < 1e-9,
+		  "%s: from %.9g to %.9g, expected %.9g to %.9g", value, s->begin, s->end, begin,
+		  end);
 }

@@ -2,6 +2,7 @@
 #ifndef K3_TESTS_TRACE_CASE_H
 #define K3_TESTS_TRACE_CASE_H
 #include "../tasks/trace.h"
+#include "paje.h"
 
 /** A trace of workers "cpu0", "cpu1" into folder "t" of the scratch folder; most_tasks 0: the
  * default. */
@@ -19,5 +20,13 @@ void trace_case_released(struct k3_trace *trace, int worker, double ready, doubl
 /** One that ran from start to end (us) on a worker and was ready at `ready`. */
 void trace_case_ran(struct k3_trace *trace, enum k3_op op, enum k3_pass pass, int layer, int worker,
 		    double ready, double start, double end);
+
+/** A file of the scratch folder as text (malloc'ed). */
+char *trace_case_file(const char *name);
+/** How often a part stands in a text. */
+size_t trace_case_count(const char *text, const char *part);
+/** The n-th state of a container is this one; times in ms. */
+void trace_case_expect(const struct paje *paje, const char *container, size_t n, const char *value,
+		       double begin, double end);
 
 #endif
