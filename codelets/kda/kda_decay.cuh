@@ -80,7 +80,7 @@ decay_load(struct kda_decay *d, const k3_bf16 *f, int pack, const struct kda_gat
 			float y = -g.rate * d->e[m][i] - g.shift[i >> 1];
 
 			d->e[m][i] = 8 * m + 2 * t + (i & 1) < n
-					     ? g.bound[i >> 1] * reciprocal(1.0f + exp2_flush(y))
+					     ? g.bound[i >> 1] * reciprocal(1.0f + power_of_2(y))
 					     : 0.0f;
 		}
 #pragma unroll
@@ -90,14 +90,14 @@ decay_load(struct kda_decay *d, const k3_bf16 *f, int pack, const struct kda_gat
 			total[m][c] = sum_down(d->e[m] + 2 * c);
 #pragma unroll
 			for (int i = 0; i < 2; i++)
-				d->e[m][2 * c + i] = exp2_flush(d->e[m][2 * c + i] -
+				d->e[m][2 * c + i] = power_of_2(d->e[m][2 * c + i] -
 								(m & 1 ? 0.0f : total[m][c]));
 		}
 #pragma unroll
 	for (int b = 0; b < 5; b++)
 #pragma unroll
 		for (int c = 0; c < 2; c++)
-			d->step[b][c] = exp2_flush((b > 0 ? total[2 * b - 1][c] : 0.0f) +
+			d->step[b][c] = power_of_2((b > 0 ? total[2 * b - 1][c] : 0.0f) +
 						   (b < 4 ? total[2 * b][c] : 0.0f));
 }
 
@@ -212,7 +212,7 @@ gate_slope(float (*x)[4], struct kda_gate_sums *sum, const k3_bf16 *f, int pack,
 #pragma unroll
 			for (int i = 0; i < 4; i++) {
 				float y = g.rate * in[m][i] + g.shift[i >> 1],
-				      small = exp2_flush(-fabsf(y)), z = reciprocal(1.0f + small);
+				      small = power_of_2(-fabsf(y)), z = reciprocal(1.0f + small);
 
 				x[m][i] = 8 * m + 2 * t + (i & 1) < n
 						  ? x[m][i] * slope * (small * z * z)

@@ -49,7 +49,7 @@ decay_pair(struct intra<T, KP> &s, int block, int from, bool bounded)
 		float x = wide(i < 16 ? s.q[r * S::ld + at] : s.k[r * S::ld + at]);
 
 		s.w.pair.rows[i * S::ldh + c] =
-			narrow<T>(x * exp2_flush(s.u.l[r * S::ldf + at] - pivot));
+			narrow<T>(x * power_of_2(s.u.l[r * S::ldf + at] - pivot));
 	}
 	/* own columns: to the pivot; those of earlier sub-blocks: to their end, and on to the pivot */
 	for (int b = block; b >= 0; b--) {
@@ -60,7 +60,7 @@ decay_pair(struct intra<T, KP> &s, int block, int from, bool bounded)
 			int r = b * 16 + i;
 
 			s.w.pair.cols[r * S::ldh + c] = narrow<T>(
-				wide(s.k[r * S::ld + at]) * exp2_flush(e - s.u.l[r * S::ldf + at]));
+				wide(s.k[r * S::ld + at]) * power_of_2(e - s.u.l[r * S::ldf + at]));
 		}
 	}
 }
@@ -123,7 +123,7 @@ diagonal(struct intra<T, KP> &s, T *p_out, int n, float scale)
 		float m = 0, p = 0;
 
 		for (int c = 0; j <= r && c < KP; c++) {
-			float w = exp2_flush(s.u.l[r * S::ldf + c] - s.u.l[j * S::ldf + c]) *
+			float w = power_of_2(s.u.l[r * S::ldf + c] - s.u.l[j * S::ldf + c]) *
 				  wide(s.k[j * S::ld + c]);
 
 			m += w * wide(s.k[r * S::ld + c]);
@@ -211,13 +211,13 @@ hand_on(struct intra<T, KP> &s, const struct kda_task &x, const struct kda_entry
 #pragma unroll
 		for (int i = 0; i < 2; i++) {
 			float l = s.u.l[r * S::ldf + c + i];
-			float down = exp2_flush(s.before[b * KP + c + i] + l);
+			float down = power_of_2(s.before[b * KP + c + i] + l);
 			float rest = s.u.l[(b * 16 + 15) * S::ldf + c + i] - l +
 				     s.behind[b * KP + c + i];
 
 			down_k.x[i] = narrow<T>(wide(k.x[i]) * down);
 			out_q.x[i] = narrow<T>(x.a.scale * wide(q.x[i]) * down);
-			out_k.x[i] = narrow<T>(wide(k.x[i]) * exp2_flush(rest));
+			out_k.x[i] = narrow<T>(wide(k.x[i]) * power_of_2(rest));
 		}
 		*reinterpret_cast<struct pair *>(s.k + r * S::ld + c) = down_k;
 		if (r >= e.n)
@@ -230,7 +230,7 @@ hand_on(struct intra<T, KP> &s, const struct kda_task &x, const struct kda_entry
 
 		for (int i = (int)threadIdx.x; i < KP; i += THREADS)
 			x.work.last[(head * (x.work.slots + 1) + slot) * KP + i] =
-				exp2_flush(s.before[4 * KP + i]);
+				power_of_2(s.before[4 * KP + i]);
 	}
 }
 

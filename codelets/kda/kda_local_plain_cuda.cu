@@ -36,7 +36,7 @@ state_parts(struct local_regs<KP> *r, struct local_shared<T, KP> &sh, float scal
 	{
 		int row = local_row(i), c = local_col(i, KP / 2);
 		float l = sh.u.sums.l[row * S::ldf + c], k = wide(sh.u.sums.k[row * S::ld + c]);
-		float down = exp2_flush(sh.before[block * KP + c] + l);
+		float down = power_of_2(sh.before[block * KP + c] + l);
 		float rest =
 			sh.u.sums.l[(block * 16 + 15) * S::ldf + c] - l + sh.behind[block * KP + c];
 		float dx = r->dx[i >> 2][i & 3] * down;
@@ -44,7 +44,7 @@ state_parts(struct local_regs<KP> *r, struct local_shared<T, KP> &sh, float scal
 		r->dbeta[i >> 1 & 1] += dx * k;
 		r->dx[i >> 2][i & 3] = sh.beta[row] * dx;
 		r->dq[i >> 2][i & 3] *= scale * down;
-		r->dk_col[i >> 2][i & 3] *= exp2_flush(rest);
+		r->dk_col[i >> 2][i & 3] *= power_of_2(rest);
 		sum[(i >> 2) * 2 + (i & 1)] += k * r->dk_col[i >> 2][i & 3];
 	}
 #pragma unroll
@@ -111,7 +111,7 @@ gate_gradient(float *da, float *db, struct local_shared<E, KP> &sh, const struct
 		states += sh.states[i];
 	for (int b = 0; b < 4; b++)
 		end += sh.columns[b * KP + c];
-	end += exp2_flush(sh.before[4 * KP + c]) * states;
+	end += power_of_2(sh.before[4 * KP + c]) * states;
 	for (int r = (int)threadIdx.x / KP; c < (int)x.a.k && r < e.n; r += LOCAL_THREADS / KP) {
 		size_t t = (size_t)order[r];
 		float dg = side[r * S::ldf + c] + end;

@@ -64,16 +64,6 @@ to_tf32(float x)
 	return r;
 }
 
-/** 2^x, denormal results flushed. */
-static __device__ __forceinline__ float
-exp2_flush(float x)
-{
-	float y;
-
-	asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-	return y;
-}
-
 /** Asks for a line of device memory. */
 static __device__ __forceinline__ void
 prefetch(const void *p)

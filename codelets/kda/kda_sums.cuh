@@ -44,7 +44,7 @@ horner(float (*c)[4], const float *d, const struct local_shared<T, KP> &sh, int 
 		int col = local_col(i, KP / 2);
 		float pivot = pivot_of<T, KP>(sh, b, col, bounded, !TRANS);
 
-		c[i >> 2][i & 3] *= exp2_flush(TRANS ? end_of<T, KP>(sh, b, col) - pivot : pivot);
+		c[i >> 2][i & 3] *= power_of_2(TRANS ? end_of<T, KP>(sh, b, col) - pivot : pivot);
 	}
 	product<TRANS, false, true, KP / 32>(
 		c, d + (TRANS ? b * 16 * S::ld64 + block * 16 : block * 16 * S::ld64 + b * 16),
@@ -57,7 +57,7 @@ horner(float (*c)[4], const float *d, const struct local_shared<T, KP> &sh, int 
 
 		if (!inside)
 			c[i >> 2][i & 3] *=
-				exp2_flush(TRANS ? pivot : end_of<T, KP>(sh, b, col) - pivot);
+				power_of_2(TRANS ? pivot : end_of<T, KP>(sh, b, col) - pivot);
 	}
 }
 
@@ -79,7 +79,7 @@ earlier_rows(float (*to)[4], const float *d, struct local_shared<T, KP> &sh, boo
 		float pivot = bounded ? pivot_of<T, KP>(sh, block, col, true, true) : 0.0f;
 		float l = sh.u.sums.l[local_row(i) * local_shared<T, KP>::ldf + col];
 
-		to[i >> 2][i & 3] += c[i >> 2][i & 3] * exp2_flush(l - pivot);
+		to[i >> 2][i & 3] += c[i >> 2][i & 3] * power_of_2(l - pivot);
 	}
 }
 
@@ -100,7 +100,7 @@ later_rows(float (*to)[4], const float *d, struct local_shared<T, KP> &sh, bool 
 		float pivot = pivot_of<T, KP>(sh, block, col, bounded, true);
 		float l = sh.u.sums.l[local_row(i) * local_shared<T, KP>::ldf + col];
 
-		to[i >> 2][i & 3] += c[i >> 2][i & 3] * exp2_flush(pivot - l);
+		to[i >> 2][i & 3] += c[i >> 2][i & 3] * power_of_2(pivot - l);
 	}
 }
 
@@ -121,7 +121,7 @@ decayed_side(struct local_shared<T, KP> &sh, const T *tile, bool row_side, bool 
 			float l = sh.u.sums.l[r * S::ldf + c] - pivot;
 
 			sh.u.sums.side[r * S::ldf + c] =
-				wide(tile[r * S::ld + c]) * exp2_flush(row_side ? -l : l);
+				wide(tile[r * S::ld + c]) * power_of_2(row_side ? -l : l);
 		}
 	}
 	__syncthreads();
@@ -143,7 +143,7 @@ diagonal_sums(struct local_regs<KP> *r, struct local_shared<T, KP> &sh)
 			int row = local_row(i), c = local_col(i, KP / 2);
 			float at = sh.u.sums.l[row * S::ldf + c],
 			      other = sh.u.sums.l[j * S::ldf + c];
-			float w = exp2_flush(j <= row ? at - other : other - at);
+			float w = power_of_2(j <= row ? at - other : other - at);
 			float k = wide(sh.u.sums.k[j * S::ld + c]) * w;
 
 			if (j <= row) {
