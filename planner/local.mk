@@ -16,6 +16,7 @@ libk3_la_SOURCES += \
 	planner/layout.c \
 	planner/machine.c \
 	planner/machine_json.c \
+	planner/memory.c \
 	planner/memory_use.c \
 	planner/mesh.c \
 	planner/mesh_comm.h \

@@ -9,15 +9,21 @@
 #include "../common/status.h"
 #include "vision.h"
 
+/* Items before `item` end before the tile at hand; they have `merged` tokens. */
+struct cursor {
+	size_t item, merged;
+};
+
 /* Which merged token replaces each row of own tile i; -1: none.  Items and rows both ascend, so what a
- * tile takes is one run of them. */
+ * tile takes is one run of them, and the next tile goes on where this one ends. */
 static const int32_t *
-map_of(struct k3i_walk *w, size_t i, const struct k3_layout *layout, struct k3i_merged *run)
+map_of(struct k3i_walk *w, size_t i, const struct k3_layout *layout, struct cursor *at,
+       struct k3i_merged *run)
 {
 	const struct k3_vision_config *c = &w->c->vision;
 	const struct k3_tile *t = k3i_tile(w, i);
 	int32_t *map = k3i_arena_alloc(w->b->plan->arena, t->rows * sizeof(*map));
-	size_t merged = 0, end = t->row0 + t->rows;
+	size_t end = t->row0 + t->rows;
 
 	if (!map) {
 		w->b->status = K3_ENOMEM;
@@ -25,19 +31,64 @@ map_of(struct k3i_walk *w, size_t i, const struct k3_layout *layout, struct k3i_
 	}
 	for (size_t r = 0; r < t->rows; r++)
 		map[r] = -1;
-	*run = (struct k3i_merged){0, 0};
-	for (size_t k = 0; k < layout->n_items; k++) {
-		size_t n = k3_grid_merged(&layout->grid[k], c->merge_h, c->merge_w),
-		       row = layout->item_row[k], m = row < t->row0 ? t->row0 - row : 0;
-		if (m < n && row < end && run->end == 0)
-			run->first = merged + m;
+	*run = (struct k3i_merged){0};
+	for (; at->item < layout->n_items && layout->item_row[at->item] < end; at->item++) {
+		size_t n = k3_grid_merged(&layout->grid[at->item], c->merge_h, c->merge_w),
+		       row = layout->item_row[at->item], m = row < t->row0 ? t->row0 - row : 0;
+		w->b->plan->steps++;
+		if (m < n && run->end == 0)
+			run->first = at->merged + m;
 		for (; m < n && row + m < end; m++) {
-			map[row + m - t->row0] = (int32_t)(merged + m);
-			run->end = merged + m + 1;
+			map[row + m - t->row0] = (int32_t)(at->merged + m);
+			run->end = at->merged + m + 1;
 		}
-		merged += n;
+		if (row + n > end)
+			break;
+		at->merged += n;
 	}
 	return map;
+}
+
+/* Who takes features of whom.  Runs and vision tiles both ascend, so two neighbours share one at most. */
+static void
+find_readers(struct k3i_walk *w)
+{
+	struct k3i_vision *v = w->vision;
+	size_t j = 0;
+
+	for (size_t i = 0; i < w->n; i++) {
+		struct k3i_merged *run = &v->merged[i];
+		if (run->first == run->end)
+			continue;
+		for (; k3i_vtile(w, j)->merged0 + k3i_vtile(w, j)->m <= run->first; j++)
+			w->b->plan->steps++;
+		run->tile0 = j;
+		for (size_t k = j; k < v->tiles.n && k3i_vtile(w, k)->merged0 < run->end; k++) {
+			struct k3i_readers *r = &v->readers[k];
+			r->first = r->n ? r->first : i;
+			r->n = i - r->first + 1;
+			run->tiles++;
+			w->b->plan->steps++;
+		}
+	}
+}
+
+static bool
+make_arrays(struct k3i_walk *w)
+{
+	struct k3i_vision *v = w->vision;
+	struct k3_arena *arena = w->b->plan->arena;
+	size_t n = v->tiles.n_most;
+
+	v->map_rows = k3i_arena_alloc(arena, w->n * sizeof(*v->map_rows));
+	v->merged = k3i_arena_alloc(arena, w->n * sizeof(*v->merged));
+	v->readers = k3i_arena_alloc(arena, n * sizeof(*v->readers));
+	v->block = k3i_arena_alloc(arena, v->c->layers * sizeof(*v->block));
+	if (n > w->b->array_sink_n) {
+		w->b->array_sink_n = n;
+		w->b->array_sink = k3i_arena_alloc(arena, n * sizeof(uint32_t));
+	}
+	return v->map_rows && v->merged && v->readers && v->block && w->b->array_sink;
 }
 
 void
@@ -67,6 +118,7 @@ void
 k3i_vision_begin(struct k3i_walk *w, const struct k3_layout *layout)
 {
 	struct k3_arena *arena = w->b->plan->arena;
+	struct cursor at = {0};
 	struct k3i_vision *v;
 
 	if (!w->b->model->options.vision && layout->n_items > 0 && w->b->status == K3_OK) {
@@ -84,21 +136,16 @@ k3i_vision_begin(struct k3i_walk *w, const struct k3_layout *layout)
 	}
 	v->c = &w->c->vision;
 	w->b->status = k3i_vision_cut(&v->tiles, w->b, layout);
-	v->map_rows = k3i_arena_alloc(arena, w->n * sizeof(*v->map_rows));
-	v->merged = k3i_arena_alloc(arena, w->n * sizeof(*v->merged));
-	v->block = k3i_arena_alloc(arena, v->c->layers * sizeof(*v->block));
-	if (v->tiles.n_most > w->b->array_sink_n) {
-		w->b->array_sink_n = v->tiles.n_most;
-		w->b->array_sink = k3i_arena_alloc(arena, v->tiles.n_most * sizeof(uint32_t));
-	}
-	if (w->b->status == K3_OK && (!v->map_rows || !v->merged || !v->block || !w->b->array_sink))
+	if (w->b->status == K3_OK && !make_arrays(w))
 		w->b->status = K3_ENOMEM;
 	if (w->b->status != K3_OK) {
 		w->vision = NULL;
 		return;
 	}
 	for (size_t i = 0; i < w->n && w->b->status == K3_OK; i++)
-		v->map_rows[i] = map_of(w, i, layout, &v->merged[i]);
+		v->map_rows[i] = map_of(w, i, layout, &at, &v->merged[i]);
+	if (w->b->status == K3_OK)
+		find_readers(w);
 	v->patches = k3i_array(w, v->tiles.n_most);
 	v->layout = k3i_array(w, v->tiles.n_most);
 }
@@ -121,23 +168,6 @@ k3i_vision_map(struct k3i_walk *w, size_t i, struct k3_batch_load_args *a)
 	k3i_list_one(b, &a->map, read ? (int32_t)w->map[i] : K3_NO_DATUM, K3_W);
 }
 
-/* Vision tiles whose features go to rows of own tile i: first and number. */
-static size_t
-wanted(const struct k3i_walk *w, size_t i, size_t *first)
-{
-	const struct k3i_merged *run = &w->vision->merged[i];
-	size_t j = 0;
-
-	if (run->first == run->end)
-		return 0;
-	while (k3i_vtile(w, j)->merged0 + k3i_vtile(w, j)->m <= run->first)
-		j++;
-	*first = j;
-	while (k3i_vtile(w, j)->merged0 + k3i_vtile(w, j)->m < run->end)
-		j++;
-	return j - *first + 1;
-}
-
 void
 k3i_vision_scatter(struct k3i_walk *w)
 {
@@ -147,7 +177,7 @@ k3i_vision_scatter(struct k3i_walk *w)
 	if (!v || b->status != K3_OK)
 		return;
 	for (size_t i = 0; i < w->n; i++) {
-		size_t first = 0, n = wanted(w, i, &first);
+		size_t first = v->merged[i].tile0, n = v->merged[i].tiles;
 		/* a text tile may ask for the features of all tiles */
 		k3i_wide_most(b, w->p[i], 1, v->features[0], v->tiles.n_most);
 		if (n == 0) {
@@ -184,10 +214,7 @@ holds(const struct k3i_walk *w, size_t i, size_t j)
 bool
 k3i_vision_is_read(const struct k3i_walk *w, size_t j)
 {
-	for (size_t i = 0; i < w->n; i++)
-		if (holds(w, i, j))
-			return true;
-	return false;
+	return w->vision->readers[j].n > 0;
 }
 
 void
@@ -195,17 +222,20 @@ k3i_vision_scatter_bwd(struct k3i_walk *w, int block, size_t j)
 {
 	struct k3_builder *b = w->b;
 	struct k3i_vision *v = w->vision;
-	uint32_t *own = k3i_array(w, w->n),
-		 *rows = k3i_arena_alloc(b->plan->arena, (w->n + 1) * sizeof(*rows));
+	const struct k3i_readers *r = &v->readers[j];
+	uint32_t *own = k3i_array(w, r->n),
+		 *rows = k3i_arena_alloc(b->plan->arena, (r->n + 1) * sizeof(*rows));
 	size_t n = 0;
 
 	if (!rows)
 		b->status = K3_ENOMEM;
-	for (size_t i = 0; i < w->n && !b->phantom && b->status == K3_OK; i++)
+	for (size_t i = r->first; i < r->first + r->n && !b->phantom && b->status == K3_OK; i++) {
+		b->plan->steps++;
 		if (holds(w, i, j)) {
 			rows[n] = (uint32_t)k3i_rows(w, i);
 			own[n++] = (uint32_t)i;
 		}
+	}
 	v->dy[j] = k3i_vit_merged_data(w, "dvit_features", j, w->c->width, false);
 	/* its rows may lie in all text tiles */
 	k3i_wide_most(b, v->dy[j], 1, w->dp[0], w->n);
@@ -224,12 +254,17 @@ k3i_vision_scatter_bwd(struct k3i_walk *w, int block, size_t j)
 	for (size_t k = 0; k < n; k++)
 		k3i_use(b, w->map[own[k]], K3_R);
 	k3i_task_end(b, 0, 0);
-	/* whichever rows were asked for */
-	for (size_t i = 0; i < w->n; i++) {
-		k3i_touch(b, w->dp[i]);
-		k3i_touch(b, w->map[i]);
-	}
 	k3i_keep(w, v->dy[j]);
+}
+
+void
+k3i_vision_scatter_bwd_end(struct k3i_walk *w)
+{
+	/* whichever rows were asked for, and by whom */
+	for (size_t i = 0; i < w->n; i++) {
+		k3i_touch(w->b, w->dp[i]);
+		k3i_touch(w->b, w->map[i]);
+	}
 }
 
 /* Zeros for these gradient blocks of one or more parameters. */

@@ -9,9 +9,15 @@ struct k3i_vit_block {
 	uint32_t *x, *qkv, *rstd, *o, *lse, *mid, *u, *rstd_mlp;
 };
 
-/* Merged tokens first .. end-1, all of which replace rows of an own tile; none: first is end. */
+/* Merged tokens first .. end-1, all of which replace rows of an own tile; none: first is end. They lie
+ * in vision tiles tile0 .. tile0 + tiles - 1. */
 struct k3i_merged {
-	size_t first, end;
+	size_t first, end, tile0, tiles;
+};
+
+/* Own text tiles first .. first + n - 1: all that hold rows of a vision tile, and those between. */
+struct k3i_readers {
+	size_t first, n;
 };
 
 struct k3i_vision {
@@ -24,8 +30,9 @@ struct k3i_vision {
 	/* backward: of the features, of the merged tokens, of the patches; of this block's inner
 	 * values */
 	uint32_t *dy, *dz, *dx, *dmid, *dout, *delta, *dq, *dkv;
-	const int32_t **map_rows;  /* [own tile] */
-	struct k3i_merged *merged; /* [own tile] */
+	const int32_t **map_rows;    /* [own tile] */
+	struct k3i_merged *merged;   /* [own tile] */
+	struct k3i_readers *readers; /* [vision tile] */
 };
 
 /* A placeholder has no backward pass. */
@@ -92,6 +99,8 @@ void k3i_vision_load(struct k3i_walk *w, int block, size_t i);
 bool k3i_vision_is_read(const struct k3i_walk *w, size_t j);
 /** Gradient of the features of tile j. */
 void k3i_vision_scatter_bwd(struct k3i_walk *w, int block, size_t j);
+/** After that of all tiles. */
+void k3i_vision_scatter_bwd_end(struct k3i_walk *w);
 /** What a placeholder gives the parameters of the tower, exact zeros; with images the positions
  * of that alone. */
 void k3i_vision_zero_grads(struct k3i_walk *w);

@@ -157,14 +157,17 @@ k3i_vit_pair_patches(const struct k3i_walk *w, size_t i, size_t j)
 {
 	const struct k3i_vtile *q = k3i_vtile(w, i), *k = k3i_vtile(w, j);
 	double pairs = 0;
+	size_t first = 0;
 
-	for (size_t p = 0; p < q->parts; p++)
-		for (size_t r = 0; r < k->parts; r++) {
-			const int32_t *a = k3_vit_part(q->layout, (int32_t)p),
-				      *e = k3_vit_part(k->layout, (int32_t)r);
-			if (a[K3_VP_ITEM] == e[K3_VP_ITEM])
-				pairs += (double)k3_vit_part_patches(a) *
-					 (double)k3_vit_part_patches(e);
-		}
+	/* items ascend in both */
+	for (size_t p = 0; p < q->parts; p++) {
+		const int32_t *a = k3_vit_part(q->layout, (int32_t)p);
+		while (first < k->parts && k3i_vtile_item(k, first) < a[K3_VP_ITEM])
+			first++;
+		for (size_t r = first; r < k->parts && k3i_vtile_item(k, r) == a[K3_VP_ITEM]; r++)
+			pairs += (double)k3_vit_part_patches(a) *
+				 (double)k3_vit_part_patches(k3_vit_part(k->layout, (int32_t)r));
+	}
+	w->b->plan->steps += q->parts + k->parts;
 	return pairs;
 }

@@ -291,6 +291,7 @@ k3i_vision_bwd(struct k3i_walk *w)
 	/* a placeholder gathers too: the collectives of all ranks are the same */
 	k3i_unit_open(w->b, K3_UNIT_VISION, -1, -1);
 	k3i_vit_down(w, -1, k3i_vision_scatter_bwd);
+	k3i_vision_scatter_bwd_end(w);
 	k3i_vit_down(w, -1, project_bwd);
 	k3i_vit_down(w, -1, merge_bwd);
 	k3i_vit_keep(w, v->dx);

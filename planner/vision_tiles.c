@@ -184,12 +184,6 @@ lay_out(struct k3i_vtiles *v, struct k3_arena *arena, const int32_t *parts)
 	return K3_OK;
 }
 
-static int32_t
-item_of(const struct k3i_vtile *t, size_t part)
-{
-	return k3_vit_part(t->layout, (int32_t)part)[K3_VP_ITEM];
-}
-
 /* Only the first and the last item of a tile can go on in its neighbours. */
 static void
 find_keys(struct k3i_vtiles *v)
@@ -198,10 +192,11 @@ find_keys(struct k3i_vtiles *v)
 		struct k3i_vtile *t = &v->tile[i];
 		size_t first = i, last = i;
 		while (first > 0 &&
-		       item_of(&v->tile[first - 1], v->tile[first - 1].parts - 1) == item_of(t, 0))
+		       k3i_vtile_item(&v->tile[first - 1], v->tile[first - 1].parts - 1) ==
+			       k3i_vtile_item(t, 0))
 			first--;
 		while (last + 1 < v->n &&
-		       item_of(&v->tile[last + 1], 0) == item_of(t, t->parts - 1))
+		       k3i_vtile_item(&v->tile[last + 1], 0) == k3i_vtile_item(t, t->parts - 1))
 			last++;
 		t->key0 = first;
 		t->n_keys = last - first + 1;

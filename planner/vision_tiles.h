@@ -12,6 +12,13 @@ struct k3i_vtile {
 	size_t key0, n_keys; /* tiles that hold keys of its items: key0 .. key0 + n_keys - 1 */
 };
 
+/* Item of a part. */
+static inline int32_t
+k3i_vtile_item(const struct k3i_vtile *tile, size_t part)
+{
+	return k3_vit_part(tile->layout, (int32_t)part)[K3_VP_ITEM];
+}
+
 struct k3i_vtiles {
 	bool placeholder; /* no item: one of a single merged token stands in */
 	size_t n, n_most; /* tiles; those that positions and slots are taken for */
