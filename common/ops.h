@@ -130,6 +130,8 @@ enum k3_family {
 	X(ALLREDUCE, allreduce, COMM)                     \
 	X(GATHER_KV, gather_kv, COMM)                     \
 	X(SCATTER_KV_GRADS, scatter_kv_grads, COMM)       \
+	X(GATHER_FEATURES, gather_features, COMM)         \
+	X(SUM_FEATURE_GRADS, sum_feature_grads, COMM)     \
 	X(HALO_SEND, halo_send, COMM)                     \
 	X(HALO_RECV, halo_recv, COMM)                     \
 	X(KDA_STATE_LOCAL, kda_state_local, KDA)          \

@@ -52,7 +52,10 @@ libk3_la_SOURCES += \
 	planner/vision.h \
 	planner/vision_args.c \
 	planner/vision_bwd.c \
+	planner/vision_cp.c \
 	planner/vision_fwd.c \
+	planner/vision_items.c \
+	planner/vision_map.c \
 	planner/vision_split.c \
 	planner/vision_table.c \
 	planner/vision_tiles.c

@@ -113,13 +113,17 @@ static bool
 may_be_unread(const struct walk *w, const struct k3_task *t, const struct k3_datum *d)
 {
 	const struct k3_batch_load_args *load = t->args;
+	const struct k3_vit_load_args *vit = t->args;
 
 	if (t->op == K3_OP_GATHER_PARAMS)
 		return t->pass == K3_PASS_BACKWARD &&
 		       w->plan->model->params.param[d->param].unit == K3_UNIT_VISION;
 	if (t->op == K3_OP_BATCH_LOAD)
 		return load && load->layout_only;
-	return t->op == K3_OP_KDA_STATE_GATHER || t->op == K3_OP_GATHER_KV;
+	if (t->op == K3_OP_VIT_LOAD)
+		return vit && vit->layout_only;
+	return t->op == K3_OP_KDA_STATE_GATHER || t->op == K3_OP_GATHER_KV ||
+	       t->op == K3_OP_GATHER_FEATURES;
 }
 
 static int

@@ -9,15 +9,9 @@ struct k3i_vit_block {
 	uint32_t *x, *qkv, *rstd, *o, *lse, *mid, *u, *rstd_mlp;
 };
 
-/* Merged tokens first .. end-1, all of which replace rows of an own tile; none: first is end. They lie
- * in vision tiles tile0 .. tile0 + tiles - 1. */
-struct k3i_merged {
-	size_t first, end, tile0, tiles;
-};
-
-/* Own text tiles first .. first + n - 1: all that hold rows of a vision tile, and those between. */
-struct k3i_readers {
-	size_t first, n;
+/* Numbers in lists: those of i are at[first[i]] .. at[first[i + 1] - 1]. */
+struct k3i_lists {
+	uint32_t *first, *at;
 };
 
 struct k3i_vision {
@@ -30,9 +24,10 @@ struct k3i_vision {
 	/* backward: of the features, of the merged tokens, of the patches; of this block's inner
 	 * values */
 	uint32_t *dy, *dz, *dx, *dmid, *dout, *delta, *dq, *dkv;
-	const int32_t **map_rows;    /* [own tile] */
-	struct k3i_merged *merged;   /* [own tile] */
-	struct k3i_readers *readers; /* [vision tile] */
+	const int32_t **map_rows; /* [own text tile] */
+	/* places of the vision tiles whose features an own text tile takes, in the order of its rows;
+	 * own text tiles that take those of a place, ascending */
+	struct k3i_lists takes, readers;
 };
 
 /* A placeholder has no backward pass. */
@@ -48,11 +43,25 @@ k3i_vtile(const struct k3i_walk *w, size_t i)
 	return &w->vision->tiles.tile[i];
 }
 
-/* Tiles that positions are taken for; those from tiles.n on are phantoms. */
+/* What its tasks and data are labelled with. */
+static inline int
+k3i_vtile_no(const struct k3i_walk *w, size_t i)
+{
+	return w->vision->tiles.tile[i].number;
+}
+
+/* Own tiles that positions are taken for; those from tiles.n on are phantoms. */
 static inline size_t
 k3i_vtiles_n(const struct k3i_walk *w)
 {
 	return w->vision->tiles.n_most;
+}
+
+/* With those of other cp ranks, which have a layout, features and their gradient here. */
+static inline size_t
+k3i_vplaces_n(const struct k3i_walk *w)
+{
+	return w->vision->tiles.n_most + w->vision->tiles.others_most;
 }
 
 /* Part of a walk: one operation on one tile; block -1: none. */
@@ -61,8 +70,12 @@ typedef void (*k3i_vit_step)(struct k3i_walk *w, int block, size_t tile);
 void k3i_vit_up(struct k3i_walk *w, int block, k3i_vit_step step);
 /** The same descending; a placeholder's tile is a phantom here. */
 void k3i_vit_down(struct k3i_walk *w, int block, k3i_vit_step step);
-/** Every tile's datum lives to the current position at least. */
+/** The same for tiles of other ranks. */
+void k3i_vit_up_others(struct k3i_walk *w, int block, k3i_vit_step step);
+void k3i_vit_down_others(struct k3i_walk *w, int block, k3i_vit_step step);
+/** The datum of every own tile, or of every place, lives to the current position at least. */
 void k3i_vit_touch(struct k3i_walk *w, const uint32_t *datum);
+void k3i_vit_touch_places(struct k3i_walk *w, const uint32_t *datum);
 
 /** Patches x row_elems of tile i; saved: only the backward pass reads it, so it is work space
  * without one. */
@@ -93,14 +106,18 @@ double k3i_vit_project_flops(const struct k3_vit_project_args *a);
 /** Pairs of a patch of tile i and one of tile j that see each other. */
 double k3i_vit_pair_patches(const struct k3i_walk *w, size_t i, size_t j);
 
-/** Patches and layout of a tile. */
+/** Fills map_rows, takes, readers. */
+void k3i_vision_make_maps(struct k3i_walk *w, const struct k3_layout *layout);
+/** Patches and layout of a tile; of a tile of another rank the layout alone. */
 void k3i_vision_load(struct k3i_walk *w, int block, size_t i);
-/** Do rows of this rank take features of tile j? */
-bool k3i_vision_is_read(const struct k3i_walk *w, size_t j);
-/** Gradient of the features of tile j. */
-void k3i_vision_scatter_bwd(struct k3i_walk *w, int block, size_t j);
-/** After that of all tiles. */
-void k3i_vision_scatter_bwd_end(struct k3i_walk *w);
+/** Does any task of this rank but the one that makes them read the features of own tile i? */
+bool k3i_vision_is_read(const struct k3i_walk *w, size_t i);
+/** Gradients of the features of all tiles, as far as this rank's rows give any. */
+void k3i_vision_scatter_bwd(struct k3i_walk *w);
+/* planner/vision_cp.c: features of all cp ranks come here; gradients of a rank's features go there.
+ * They do nothing on one cp rank that is not forced to communicate. */
+void k3i_vision_gather(struct k3i_walk *w);
+void k3i_vision_sum_grads(struct k3i_walk *w);
 /** What a placeholder gives the parameters of the tower, exact zeros; with images the positions
  * of that alone. */
 void k3i_vision_zero_grads(struct k3i_walk *w);

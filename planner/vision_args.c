@@ -7,7 +7,7 @@ k3i_vit_patch_data(struct k3i_walk *w, const char *what, size_t i, int block, si
 		   bool saved)
 {
 	return k3i_data(w->b, what, !saved || k3i_vit_backward(w) ? K3_DATA_ACT : K3_DATA_WORK,
-			w->b->act, -1, (int)i, block, k3i_vtile(w, i)->n,
+			w->b->act, -1, k3i_vtile_no(w, i), block, k3i_vtile(w, i)->n,
 			w->vision->tiles.nominal_n, row_elems);
 }
 
@@ -16,16 +16,16 @@ k3i_vit_stat(struct k3i_walk *w, const char *what, size_t i, int block, size_t r
 	     bool saved)
 {
 	return k3i_data(w->b, what, !saved || k3i_vit_backward(w) ? K3_DATA_ACT : K3_DATA_WORK,
-			K3_F32, -1, (int)i, block, k3i_vtile(w, i)->n, w->vision->tiles.nominal_n,
-			row_elems);
+			K3_F32, -1, k3i_vtile_no(w, i), block, k3i_vtile(w, i)->n,
+			w->vision->tiles.nominal_n, row_elems);
 }
 
 uint32_t
 k3i_vit_merged_data(struct k3i_walk *w, const char *what, size_t i, size_t row_elems, bool saved)
 {
 	return k3i_data(w->b, what, !saved || k3i_vit_backward(w) ? K3_DATA_ACT : K3_DATA_WORK,
-			w->b->act, -1, (int)i, -1, k3i_vtile(w, i)->m, w->vision->tiles.nominal_m,
-			row_elems);
+			w->b->act, -1, k3i_vtile_no(w, i), -1, k3i_vtile(w, i)->m,
+			w->vision->tiles.nominal_m, row_elems);
 }
 
 void
@@ -35,11 +35,23 @@ k3i_vit_keep(struct k3i_walk *w, const uint32_t *datum)
 		k3i_keep(w, datum[i]);
 }
 
+static void
+touch(struct k3i_walk *w, const uint32_t *datum, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		k3i_touch(w->b, datum[i]);
+}
+
 void
 k3i_vit_touch(struct k3i_walk *w, const uint32_t *datum)
 {
-	for (size_t i = 0; i < k3i_vtiles_n(w); i++)
-		k3i_touch(w->b, datum[i]);
+	touch(w, datum, k3i_vtiles_n(w));
+}
+
+void
+k3i_vit_touch_places(struct k3i_walk *w, const uint32_t *datum)
+{
+	touch(w, datum, k3i_vplaces_n(w));
 }
 
 void
@@ -57,6 +69,26 @@ k3i_vit_down(struct k3i_walk *w, int block, k3i_vit_step step)
 {
 	for (size_t i = k3i_vtiles_n(w); i-- > 0;) {
 		w->b->phantom = i >= w->vision->tiles.n || w->vision->tiles.placeholder;
+		step(w, block, i);
+	}
+	w->b->phantom = false;
+}
+
+void
+k3i_vit_up_others(struct k3i_walk *w, int block, k3i_vit_step step)
+{
+	for (size_t i = k3i_vtiles_n(w); i < k3i_vplaces_n(w); i++) {
+		w->b->phantom = i >= k3i_vtiles_n(w) + w->vision->tiles.others;
+		step(w, block, i);
+	}
+	w->b->phantom = false;
+}
+
+void
+k3i_vit_down_others(struct k3i_walk *w, int block, k3i_vit_step step)
+{
+	for (size_t i = k3i_vplaces_n(w); i-- > k3i_vtiles_n(w);) {
+		w->b->phantom = i >= k3i_vtiles_n(w) + w->vision->tiles.others;
 		step(w, block, i);
 	}
 	w->b->phantom = false;

@@ -14,7 +14,7 @@ project_bwd(struct k3i_walk *w, int block, size_t i)
 
 	v->dz[i] = k3i_vit_merged_data(w, "dvit_z", i, base.c, false);
 	struct k3_vit_project_args *a =
-		k3i_task(b, K3_OP_VIT_PROJECT_BWD_DX, -1, (int)i, block, sizeof(*a));
+		k3i_task(b, K3_OP_VIT_PROJECT_BWD_DX, -1, k3i_vtile_no(w, i), block, sizeof(*a));
 	*a = base;
 	k3i_use(b, v->dz[i], K3_W);
 	k3i_use(b, du, K3_W);
@@ -30,7 +30,7 @@ project_bwd(struct k3i_walk *w, int block, size_t i)
 	k3i_task_end(b, k3i_vit_project_flops(&base), 0);
 
 	struct k3_vit_project_args *dw =
-		k3i_task(b, K3_OP_VIT_PROJECT_BWD_DW, -1, (int)i, block, sizeof(*dw));
+		k3i_task(b, K3_OP_VIT_PROJECT_BWD_DW, -1, k3i_vtile_no(w, i), block, sizeof(*dw));
 	*dw = base;
 	k3i_use(b, du, K3_R);
 	k3i_use(b, ds, K3_R);
@@ -48,11 +48,11 @@ merge_bwd(struct k3i_walk *w, int block, size_t i)
 	struct k3_builder *b = w->b;
 	struct k3i_vision *v = w->vision;
 	struct k3_vit_merge_args *a, base = k3i_vit_merge_args(w, i);
-	uint32_t dxf = k3i_data(b, "dvit_final", K3_DATA_WORK, b->act, -1, (int)i, block, base.n,
-				v->tiles.nominal_n, base.d);
+	uint32_t dxf = k3i_data(b, "dvit_final", K3_DATA_WORK, b->act, -1, k3i_vtile_no(w, i),
+				block, base.n, v->tiles.nominal_n, base.d);
 
 	v->dx[i] = k3i_vit_patch_data(w, "dvit_block", i, (int)v->c->layers - 1, base.d, false);
-	a = k3i_task(b, K3_OP_VIT_MERGE_BWD, -1, (int)i, block, sizeof(*a));
+	a = k3i_task(b, K3_OP_VIT_MERGE_BWD, -1, k3i_vtile_no(w, i), block, sizeof(*a));
 	*a = base;
 	k3i_use(b, v->dx[i], K3_W);
 	k3i_use(b, dxf, K3_W);
@@ -78,7 +78,7 @@ mlp_bwd(struct k3i_walk *w, int block, size_t i)
 
 	v->dmid[i] = k3i_vit_patch_data(w, "dvit_mid", i, block, base.d, false);
 	struct k3_vit_mlp_args *a =
-		k3i_task(b, K3_OP_VIT_MLP_BWD_DX, -1, (int)i, block, sizeof(*a));
+		k3i_task(b, K3_OP_VIT_MLP_BWD_DX, -1, k3i_vtile_no(w, i), block, sizeof(*a));
 	*a = base;
 	k3i_use(b, v->dmid[i], K3_W);
 	k3i_use(b, du, K3_W);
@@ -94,7 +94,7 @@ mlp_bwd(struct k3i_walk *w, int block, size_t i)
 	k3i_task_end(b, flops, 0);
 
 	struct k3_vit_mlp_args *dw =
-		k3i_task(b, K3_OP_VIT_MLP_BWD_DW, -1, (int)i, block, sizeof(*dw));
+		k3i_task(b, K3_OP_VIT_MLP_BWD_DW, -1, k3i_vtile_no(w, i), block, sizeof(*dw));
 	*dw = base;
 	k3i_use(b, du, K3_R);
 	k3i_use(b, v->dx[i], K3_R);
@@ -120,7 +120,7 @@ out_bwd(struct k3i_walk *w, int block, size_t i)
 	v->dout[i] = k3i_vit_patch_data(w, "dvit_o", i, block, base.dq, false);
 	v->delta[i] = k3i_vit_stat(w, "dvit_delta", i, block, base.h, false);
 	struct k3_vit_out_args *a =
-		k3i_task(b, K3_OP_VIT_OUT_BWD_DX, -1, (int)i, block, sizeof(*a));
+		k3i_task(b, K3_OP_VIT_OUT_BWD_DX, -1, k3i_vtile_no(w, i), block, sizeof(*a));
 	*a = base;
 	k3i_use(b, v->dout[i], K3_W);
 	k3i_use(b, v->delta[i], K3_W);
@@ -130,7 +130,7 @@ out_bwd(struct k3i_walk *w, int block, size_t i)
 	k3i_task_end(b, flops, 0);
 
 	struct k3_vit_out_args *dw =
-		k3i_task(b, K3_OP_VIT_OUT_BWD_DW, -1, (int)i, block, sizeof(*dw));
+		k3i_task(b, K3_OP_VIT_OUT_BWD_DW, -1, k3i_vtile_no(w, i), block, sizeof(*dw));
 	*dw = base;
 	k3i_use(b, v->dmid[i], K3_R);
 	k3i_use(b, bd->o[i], K3_R);
@@ -146,7 +146,7 @@ attn_pair_bwd(struct k3i_walk *w, int block, size_t i, size_t j)
 	struct k3i_vit_block *bd = &v->block[block];
 	struct k3_vit_attn_args *a, base = k3i_vit_attn_args(w, i);
 
-	a = k3i_task(b, K3_OP_VIT_ATTN_BWD, -1, (int)i, block, sizeof(*a));
+	a = k3i_task(b, K3_OP_VIT_ATTN_BWD, -1, k3i_vtile_no(w, i), block, sizeof(*a));
 	*a = base;
 	a->nk = k3i_vtile(w, j)->n;
 	a->init_dq = !k3i_use_sum(b, v->dq[i]);
@@ -175,7 +175,7 @@ qkv_bwd(struct k3i_walk *w, int block, size_t i)
 		 dp = k3i_vit_patch_data(w, "dvit_qkv", i, block, 3 * base.dq, false);
 
 	struct k3_vit_qkv_args *a =
-		k3i_task(b, K3_OP_VIT_QKV_BWD_DX, -1, (int)i, block, sizeof(*a));
+		k3i_task(b, K3_OP_VIT_QKV_BWD_DX, -1, k3i_vtile_no(w, i), block, sizeof(*a));
 	*a = base;
 	k3i_use(b, dx, K3_W);
 	k3i_use(b, dp, K3_W);
@@ -192,7 +192,7 @@ qkv_bwd(struct k3i_walk *w, int block, size_t i)
 	k3i_task_end(b, flops, 0);
 
 	struct k3_vit_qkv_args *dw =
-		k3i_task(b, K3_OP_VIT_QKV_BWD_DW, -1, (int)i, block, sizeof(*dw));
+		k3i_task(b, K3_OP_VIT_QKV_BWD_DW, -1, k3i_vtile_no(w, i), block, sizeof(*dw));
 	*dw = base;
 	k3i_use(b, dp, K3_R);
 	k3i_use(b, bd->x[i], K3_R);
@@ -267,7 +267,7 @@ patch_embed_bwd(struct k3i_walk *w, int block, size_t i)
 	struct k3i_vision *v = w->vision;
 	struct k3_vit_embed_args *a, base = k3i_vit_embed_args(w, i);
 
-	a = k3i_task(b, K3_OP_VIT_PATCH_EMBED_BWD, -1, (int)i, block, sizeof(*a));
+	a = k3i_task(b, K3_OP_VIT_PATCH_EMBED_BWD, -1, k3i_vtile_no(w, i), block, sizeof(*a));
 	*a = base;
 	k3i_use(b, v->dx[i], K3_R);
 	k3i_use(b, v->patches[i], K3_R);
@@ -285,13 +285,13 @@ k3i_vision_bwd(struct k3i_walk *w)
 	if (!v || w->b->status != K3_OK)
 		return;
 	size_t n = k3i_vtiles_n(w);
-	v->dy = k3i_array(w, n);
+	v->dy = k3i_array(w, k3i_vplaces_n(w));
 	v->dz = k3i_array(w, n);
 	v->dx = k3i_array(w, n);
 	/* a placeholder gathers too: the collectives of all ranks are the same */
 	k3i_unit_open(w->b, K3_UNIT_VISION, -1, -1);
-	k3i_vit_down(w, -1, k3i_vision_scatter_bwd);
-	k3i_vision_scatter_bwd_end(w);
+	k3i_vision_scatter_bwd(w);
+	k3i_vision_sum_grads(w);
 	k3i_vit_down(w, -1, project_bwd);
 	k3i_vit_down(w, -1, merge_bwd);
 	k3i_vit_keep(w, v->dx);

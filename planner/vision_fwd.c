@@ -12,7 +12,7 @@ patch_embed_fwd(struct k3i_walk *w, int block, size_t i)
 	struct k3_vit_embed_args *a, base = k3i_vit_embed_args(w, i);
 
 	v->x[i] = k3i_vit_patch_data(w, "vit_embed", i, block, base.d, false);
-	a = k3i_task(b, K3_OP_VIT_PATCH_EMBED_FWD, -1, (int)i, block, sizeof(*a));
+	a = k3i_task(b, K3_OP_VIT_PATCH_EMBED_FWD, -1, k3i_vtile_no(w, i), block, sizeof(*a));
 	*a = base;
 	k3i_use(b, v->x[i], K3_W);
 	k3i_use(b, v->patches[i], K3_R);
@@ -31,7 +31,8 @@ qkv_fwd(struct k3i_walk *w, int block, size_t i)
 
 	bd->qkv[i] = k3i_vit_patch_data(w, "vit_qkv", i, block, 3 * base.dq, false);
 	bd->rstd[i] = k3i_vit_stat(w, "vit_rstd", i, block, 1, true);
-	struct k3_vit_qkv_args *a = k3i_task(b, K3_OP_VIT_QKV_FWD, -1, (int)i, block, sizeof(*a));
+	struct k3_vit_qkv_args *a =
+		k3i_task(b, K3_OP_VIT_QKV_FWD, -1, k3i_vtile_no(w, i), block, sizeof(*a));
 	*a = base;
 	k3i_use(b, bd->qkv[i], K3_W);
 	k3i_use(b, bd->rstd[i], K3_W);
@@ -55,7 +56,7 @@ attn_fwd(struct k3i_walk *w, int block, size_t i)
 
 	bd->o[i] = k3i_vit_patch_data(w, "vit_o", i, block, base.dq, false);
 	bd->lse[i] = k3i_vit_stat(w, "vit_lse", i, block, base.h, true);
-	a = k3i_task(b, K3_OP_VIT_ATTN_FWD, -1, (int)i, block, sizeof(*a));
+	a = k3i_task(b, K3_OP_VIT_ATTN_FWD, -1, k3i_vtile_no(w, i), block, sizeof(*a));
 	*a = base;
 	k3i_use(b, bd->o[i], K3_W);
 	k3i_use(b, bd->lse[i], K3_W);
@@ -79,7 +80,7 @@ out_fwd(struct k3i_walk *w, int block, size_t i)
 	struct k3_vit_out_args *a, base = k3i_vit_out_args(w, i);
 
 	bd->mid[i] = k3i_vit_patch_data(w, "vit_mid", i, block, base.d, false);
-	a = k3i_task(b, K3_OP_VIT_OUT_FWD, -1, (int)i, block, sizeof(*a));
+	a = k3i_task(b, K3_OP_VIT_OUT_FWD, -1, k3i_vtile_no(w, i), block, sizeof(*a));
 	*a = base;
 	k3i_use(b, bd->mid[i], K3_W);
 	k3i_use(b, bd->x[i], K3_R);
@@ -98,7 +99,7 @@ mlp_fwd(struct k3i_walk *w, int block, size_t i)
 	w->vision->x[i] = k3i_vit_patch_data(w, "vit_block", i, block, base.d, false);
 	bd->u[i] = k3i_vit_patch_data(w, "vit_u", i, block, base.f, true);
 	bd->rstd_mlp[i] = k3i_vit_stat(w, "vit_rstd_mlp", i, block, 1, true);
-	a = k3i_task(b, K3_OP_VIT_MLP_FWD, -1, (int)i, block, sizeof(*a));
+	a = k3i_task(b, K3_OP_VIT_MLP_FWD, -1, k3i_vtile_no(w, i), block, sizeof(*a));
 	*a = base;
 	k3i_use(b, w->vision->x[i], K3_W);
 	k3i_use(b, bd->u[i], K3_W);
@@ -145,10 +146,10 @@ merge_fwd(struct k3i_walk *w, int block, size_t i)
 
 	v->z[i] = k3i_vit_merged_data(w, "vit_z", i, k3i_vit_merged_width(w), false);
 	/* read by nobody but a host that asked for it */
-	v->xf[i] = k3i_data(b, "vit_final", K3_DATA_WORK, b->act, -1, (int)i, block, base.n,
-			    v->tiles.nominal_n, base.d);
+	v->xf[i] = k3i_data(b, "vit_final", K3_DATA_WORK, b->act, -1, k3i_vtile_no(w, i), block,
+			    base.n, v->tiles.nominal_n, base.d);
 	v->rstd_final[i] = k3i_vit_stat(w, "vit_rstd_final", i, block, 1, true);
-	a = k3i_task(b, K3_OP_VIT_MERGE_FWD, -1, (int)i, block, sizeof(*a));
+	a = k3i_task(b, K3_OP_VIT_MERGE_FWD, -1, k3i_vtile_no(w, i), block, sizeof(*a));
 	*a = base;
 	k3i_use(b, v->z[i], K3_W);
 	k3i_use(b, v->xf[i], K3_W);
@@ -167,15 +168,15 @@ project_fwd(struct k3i_walk *w, int block, size_t i)
 	struct k3_vit_project_args *a, base = k3i_vit_project_args(w, i);
 
 	/* other cp ranks' rows may be all that ask for them */
-	v->features[i] =
-		k3i_data(b, "vit_features", k3i_vision_is_read(w, i) ? K3_DATA_ACT : K3_DATA_WORK,
-			 b->act, -1, (int)i, block, base.m, v->tiles.nominal_m, base.dt);
+	v->features[i] = k3i_data(b, "vit_features",
+				  k3i_vision_is_read(w, i) ? K3_DATA_ACT : K3_DATA_WORK, b->act, -1,
+				  k3i_vtile_no(w, i), block, base.m, v->tiles.nominal_m, base.dt);
 	v->u[i] = k3i_vit_merged_data(w, "vit_project_u", i, base.c, true);
 	v->s[i] = k3i_vit_merged_data(w, "vit_project_s", i, base.dt, true);
 	v->rstd[i] =
 		k3i_data(b, "vit_project_rstd", k3i_vit_backward(w) ? K3_DATA_ACT : K3_DATA_WORK,
-			 K3_F32, -1, (int)i, -1, base.m, v->tiles.nominal_m, 1);
-	a = k3i_task(b, K3_OP_VIT_PROJECT_FWD, -1, (int)i, block, sizeof(*a));
+			 K3_F32, -1, k3i_vtile_no(w, i), -1, base.m, v->tiles.nominal_m, 1);
+	a = k3i_task(b, K3_OP_VIT_PROJECT_FWD, -1, k3i_vtile_no(w, i), block, sizeof(*a));
 	*a = base;
 	k3i_use(b, v->features[i], K3_W);
 	k3i_use(b, v->u[i], K3_W);
@@ -203,8 +204,9 @@ k3i_vision_fwd(struct k3i_walk *w)
 	v->u = k3i_array(w, n);
 	v->s = k3i_array(w, n);
 	v->rstd = k3i_array(w, n);
-	v->features = k3i_array(w, n);
+	v->features = k3i_array(w, k3i_vplaces_n(w));
 	k3i_vit_up(w, -1, k3i_vision_load);
+	k3i_vit_up_others(w, -1, k3i_vision_load);
 	k3i_unit_open(w->b, K3_UNIT_VISION, -1, -1);
 	v->x = k3i_array(w, n);
 	k3i_vit_up(w, -1, patch_embed_fwd);
@@ -216,4 +218,5 @@ k3i_vision_fwd(struct k3i_walk *w)
 	k3i_vit_keep(w, v->xf);
 	k3i_vit_keep(w, v->features);
 	k3i_unit_close(w->b, K3_UNIT_VISION, -1, -1);
+	k3i_vision_gather(w);
 }

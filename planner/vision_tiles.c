@@ -6,97 +6,14 @@
  * Tiles of at most P patches in all: a tile is opened when the next part does not fit into the last one,
  * so two neighbours hold more than vision_patches together, which is S patches or more when S is the next
  * multiple of a merged token.  So there are at most 2 floor(P / S) tiles, and one more when P leaves room
- * for a merged token.  Images of one merged token between images that fill a tile reach that number. */
+ * for a merged token.  Images of one merged token between images that fill a tile reach that number.
+ * Tiles of several cp ranks have that number, and one more for each of them. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "../common/log.h"
 #include "../common/status.h"
 #include "vision_tiles.h"
-
-static size_t
-merged_of(const struct k3_config *c, const struct k3_grid *g)
-{
-	return (size_t)k3_grid_merged(g, c->vision.merge_h, c->vision.merge_w);
-}
-
-static int
-check_grid(const struct k3_config *c, const struct k3_grid *g, size_t item)
-{
-	const struct k3_vision_config *v = &c->vision;
-
-	if (g->t < 1 || g->h < 1 || g->w < 1 || g->h > K3_VISION_MOST_SIDE ||
-	    g->w > K3_VISION_MOST_SIDE) {
-		k3_error("planner",
-			 "image %zu: grid %u x %u x %u: sides from 1 to %d patches are possible",
-			 item, g->t, g->h, g->w, K3_VISION_MOST_SIDE);
-		return K3_ESHAPE;
-	}
-	if (g->t > v->max_frames) {
-		k3_error("planner", "image %zu: %u frames: the model knows %u at most", item, g->t,
-			 v->max_frames);
-		return K3_ESHAPE;
-	}
-	if (g->h % v->merge_h || g->w % v->merge_w) {
-		k3_error("planner",
-			 "image %zu: grid of %u x %u patches: must be a multiple of the merge "
-			 "kernel %u x %u",
-			 item, g->h, g->w, v->merge_h, v->merge_w);
-		return K3_ESHAPE;
-	}
-	return K3_OK;
-}
-
-/* Where slots are bounded, no tile may be larger than they are. */
-static int
-check_tile(const struct k3_plan_options *o, const struct k3_config *c, const struct k3_grid *g,
-	   size_t item)
-{
-	uint64_t least = k3_vision_least_patches(g, c->vision.merge_h);
-
-	if (least <= o->vision_patches)
-		return K3_OK;
-	k3_error("planner",
-		 "image %zu: grid %u x %u x %u needs vision tiles of %llu patches, they have %u "
-		 "(--vision-patches)",
-		 item, g->t, g->h, g->w, (unsigned long long)least, o->vision_patches);
-	return K3_ELIMIT;
-}
-
-/* Grids, and rows of the stream that the features go to: in order, inside the stream. */
-static int
-check_items(struct k3i_vtiles *v, const struct k3_builder *b, const struct k3_layout *layout)
-{
-	const struct k3_config *c = b->config;
-	const struct k3_plan_options *o = &b->model->options;
-	uint64_t most = o->max_patches ? o->max_patches : K3_VISION_MOST_PATCHES;
-	size_t end = 0, patches = 0;
-
-	for (size_t i = 0; i < layout->n_items; i++) {
-		int ret = check_grid(c, &layout->grid[i], i);
-		if (ret == K3_OK && o->max_patches)
-			ret = check_tile(o, c, &layout->grid[i], i);
-		if (ret != K3_OK)
-			return ret;
-		size_t row = layout->item_row[i], m = merged_of(c, &layout->grid[i]);
-		if (row < end || row + m > layout->n_tokens) {
-			k3_error("planner",
-				 "image %zu: features for rows %zu to %zu: rows from %zu to %zu "
-				 "are free",
-				 i, row, row + m - 1, end, layout->n_tokens);
-			return K3_ESHAPE;
-		}
-		end = row + m;
-		patches += k3_grid_patches(&layout->grid[i]);
-		v->n_merged += m;
-	}
-	if (patches > most) {
-		k3_error("planner", "%zu patches in one microbatch: at most %llu are possible",
-			 patches, (unsigned long long)most);
-		return K3_ELIMIT;
-	}
-	return K3_OK;
-}
 
 /* Bands that an item is cut in. */
 static uint32_t
@@ -114,19 +31,26 @@ bands_of(const struct k3_plan_options *o, const struct k3_config *c, const struc
 	return bands < rows ? bands : rows;
 }
 
-static void
-open_tile(struct k3i_vtiles *v)
-{
-	struct k3i_vtile *tile = &v->tile[v->n];
+/* All tiles, rank by rank; parts one after the other, as lay_out wants them. */
+struct cut {
+	struct k3i_vtile *tile;
+	size_t n, merged;
+	int32_t *part; /* the next */
+};
 
-	*tile = (struct k3i_vtile){.merged0 = v->n ? tile[-1].merged0 + tile[-1].m : 0};
-	v->n++;
+static struct k3i_vtile *
+open_tile(struct cut *cut)
+{
+	struct k3i_vtile *tile = &cut->tile[cut->n];
+
+	*tile = (struct k3i_vtile){.number = (int)cut->n++, .merged0 = cut->merged};
+	return tile;
 }
 
 /* Adds grid rows row0 .. row0 + band->h - 1 of an item to a tile. */
 static void
-add_part(struct k3i_vtile *tile, const struct k3_config *c, const struct k3_grid *item,
-	 size_t number, uint32_t row0, const struct k3_grid *band, int32_t *part)
+add_part(struct cut *cut, struct k3i_vtile *tile, const struct k3_config *c,
+	 const struct k3_grid *item, size_t number, uint32_t row0, const struct k3_grid *band)
 {
 	const int32_t values[K3_VP_LEN] = {
 		[K3_VP_ITEM] = (int32_t)number,	   [K3_VP_T] = (int32_t)item->t,
@@ -135,39 +59,43 @@ add_part(struct k3i_vtile *tile, const struct k3_config *c, const struct k3_grid
 		[K3_VP_PATCH0] = (int32_t)tile->n, [K3_VP_MERGED0] = (int32_t)tile->m,
 	};
 
-	memcpy(part, values, sizeof(values));
+	memcpy(cut->part, values, sizeof(values));
+	cut->part += K3_VP_LEN;
 	tile->parts++;
 	tile->n += k3_grid_patches(band);
-	tile->m += merged_of(c, band);
+	tile->m += k3i_vision_merged(c, band);
+	cut->merged += k3i_vision_merged(c, band);
 }
 
-/* All parts one after the other in parts[]; lay_out gives each tile its own. */
+/* An item in tiles from `first` on, those of its rank. */
 static void
-cut_items(struct k3i_vtiles *v, const struct k3_plan_options *o, const struct k3_config *c,
-	  const struct k3_grid *grid, size_t n_items, int32_t *parts)
+cut_item(struct cut *cut, size_t first, const struct k3_plan_options *o, const struct k3_config *c,
+	 const struct k3_grid *grid, size_t number, struct k3i_vitem *item)
 {
-	for (size_t i = 0; i < n_items; i++) {
-		uint32_t bands = bands_of(o, c, &grid[i]), row0;
-		struct k3_grid band = grid[i];
-		for (uint32_t k = 0; k < bands; k++) {
-			k3_vision_rows(&grid[i], c->vision.merge_h, bands, k, &row0, &band.h);
-			if (band.h == 0)
-				continue;
-			/* bands that were asked for by number have a tile of their own */
-			if (v->n == 0 || o->vision_bands ||
-			    v->tile[v->n - 1].n + k3_grid_patches(&band) > o->vision_patches)
-				open_tile(v);
-			add_part(&v->tile[v->n - 1], c, &grid[i], i, row0, &band, parts);
-			parts += K3_VP_LEN;
-		}
+	uint32_t bands = bands_of(o, c, grid), row0;
+	struct k3_grid band = *grid;
+
+	item->merged0 = cut->merged;
+	for (uint32_t k = 0; k < bands; k++) {
+		struct k3i_vtile *tile = &cut->tile[cut->n - (cut->n > first)];
+		k3_vision_rows(grid, c->vision.merge_h, bands, k, &row0, &band.h);
+		if (band.h == 0)
+			continue;
+		/* bands that were asked for by number have a tile of their own */
+		if (cut->n == first || o->vision_bands ||
+		    tile->n + k3_grid_patches(&band) > o->vision_patches)
+			tile = open_tile(cut);
+		if (row0 == 0)
+			item->place = cut->n - 1;
+		add_part(cut, tile, c, grid, number, row0, &band);
 	}
 }
 
 static int
-lay_out(struct k3i_vtiles *v, struct k3_arena *arena, const int32_t *parts)
+lay_out(struct k3i_vtiles *v, const struct cut *cut, struct k3_arena *arena, const int32_t *parts)
 {
-	for (size_t i = 0; i < v->n; i++) {
-		struct k3i_vtile *t = &v->tile[i];
+	for (size_t i = 0; i < cut->n; i++) {
+		struct k3i_vtile *t = &cut->tile[i];
 		t->layout = k3i_arena_alloc(arena, k3_vit_layout_len(t->parts) * sizeof(int32_t));
 		if (!t->layout)
 			return K3_ENOMEM;
@@ -186,32 +114,130 @@ lay_out(struct k3i_vtiles *v, struct k3_arena *arena, const int32_t *parts)
 
 /* Only the first and the last item of a tile can go on in its neighbours. */
 static void
-find_keys(struct k3i_vtiles *v)
+find_keys(struct cut *cut)
 {
-	for (size_t i = 0; i < v->n; i++) {
-		struct k3i_vtile *t = &v->tile[i];
+	for (size_t i = 0; i < cut->n; i++) {
+		struct k3i_vtile *t = &cut->tile[i];
 		size_t first = i, last = i;
 		while (first > 0 &&
-		       k3i_vtile_item(&v->tile[first - 1], v->tile[first - 1].parts - 1) ==
+		       k3i_vtile_item(&cut->tile[first - 1], cut->tile[first - 1].parts - 1) ==
 			       k3i_vtile_item(t, 0))
 			first--;
-		while (last + 1 < v->n &&
-		       k3i_vtile_item(&v->tile[last + 1], 0) == k3i_vtile_item(t, t->parts - 1))
+		while (last + 1 < cut->n &&
+		       k3i_vtile_item(&cut->tile[last + 1], 0) == k3i_vtile_item(t, t->parts - 1))
 			last++;
 		t->key0 = first;
 		t->n_keys = last - first + 1;
 	}
 }
 
+/* Patches of two neighbours at least. */
+static uint64_t
+two_tiles(const struct k3_plan_options *o, uint64_t merge)
+{
+	return (o->vision_patches / merge + 1) * merge;
+}
+
 size_t
 k3i_vision_most_tiles(const struct k3_plan_options *o, const struct k3_config *c, size_t n)
 {
-	uint64_t merge = (uint64_t)c->vision.merge_h * c->vision.merge_w,
-		 two = (o->vision_patches / merge + 1) * merge;
+	uint64_t merge = (uint64_t)c->vision.merge_h * c->vision.merge_w;
 
 	if (!o->max_patches)
 		return n;
-	return (size_t)(2 * (o->max_patches / two) + (o->max_patches % two >= merge));
+	return (size_t)(2 * (o->max_patches / two_tiles(o, merge)) +
+			(o->max_patches % two_tiles(o, merge) >= merge));
+}
+
+/* The same of all other cp ranks together. */
+static size_t
+most_others(const struct k3_plan_options *o, const struct k3_config *c, size_t n)
+{
+	uint64_t merge = (uint64_t)c->vision.merge_h * c->vision.merge_w,
+		 most = o->max_patches / merge, others = o->mesh.cp - 1;
+
+	if (!o->max_patches)
+		return n;
+	others += others ? 2 * (o->max_patches / two_tiles(o, merge)) : 0;
+	return (size_t)(others < most ? others : most);
+}
+
+/* Each rank's items one after the other, in the tiles of the rank; ranges count all tiles. */
+static int
+cut_ranks(struct k3i_vtiles *v, struct cut *cut, struct k3_builder *b,
+	  const struct k3_layout *layout)
+{
+	const struct k3_plan_options *o = &b->model->options;
+	uint32_t *owner = k3i_arena_alloc(b->plan->arena, (layout->n_items + 1) * sizeof(*owner));
+	uint32_t *next = k3i_arena_alloc(b->plan->arena, (layout->n_items + 1) * sizeof(*next));
+	uint32_t *first = k3i_arena_alloc(b->plan->arena, o->mesh.cp * sizeof(*first));
+	int ret = owner && next && first ? K3_OK : K3_ENOMEM;
+
+	if (ret == K3_OK)
+		ret = k3_vision_balance(owner, layout->grid, layout->n_items, o->mesh.cp);
+	if (ret != K3_OK)
+		return ret;
+	/* chains of items by rank; 0 ends them */
+	for (size_t i = layout->n_items; i-- > 0;) {
+		next[i] = first[owner[i]];
+		first[owner[i]] = (uint32_t)i + 1;
+	}
+	for (uint32_t r = 0; r < o->mesh.cp; r++) {
+		v->rank[r].first = cut->n;
+		for (uint32_t i = first[r]; i; i = next[i - 1])
+			cut_item(cut, v->rank[r].first, o, b->config, &layout->grid[i - 1], i - 1,
+				 &v->item[i - 1]);
+		v->rank[r].n = cut->n - v->rank[r].first;
+	}
+	return K3_OK;
+}
+
+/* Puts the tiles, which lie rank by rank, in their places. */
+static void
+place_tiles(struct k3i_vtiles *v, const struct cut *cut, const struct k3_plan_options *o,
+	    size_t n_items)
+{
+	uint32_t mine = o->mesh.rank % o->mesh.cp;
+	const struct k3i_vrange own = v->rank[mine];
+	size_t others = v->n_most;
+	int number = (int)cut->n;
+
+	for (uint32_t r = 0; r < o->mesh.cp; r++) {
+		struct k3i_vrange *range = &v->rank[r];
+		size_t from = range->first;
+		range->first = r == mine ? 0 : others;
+		others += r == mine ? 0 : range->n;
+		memcpy(&v->tile[range->first], &cut->tile[from], range->n * sizeof(*v->tile));
+	}
+	/* from the place among all to the place here */
+	for (size_t i = 0; i < n_items; i++)
+		v->item[i].place += v->item[i].place < own.first	   ? v->n_most
+				    : v->item[i].place < own.first + own.n ? -own.first
+									   : v->n_most - own.n;
+	for (size_t i = 0; i < own.n; i++)
+		v->tile[i].key0 -= own.first;
+	if (v->placeholder)
+		v->tile[0] = cut->tile[cut->n];
+	number += v->placeholder;
+	for (size_t i = v->n; i < v->n_most; i++)
+		v->tile[i] = (struct k3i_vtile){.number = number++, .key0 = i, .n_keys = 1};
+	for (size_t i = v->n_most + v->others; i < v->n_most + v->others_most; i++)
+		v->tile[i] = (struct k3i_vtile){.number = number++};
+}
+
+/* Behind all tiles: a merged token that no row asks for. */
+static int
+add_placeholder(struct k3i_vtiles *v, struct cut *cut, struct k3_builder *b)
+{
+	const struct k3_config *c = b->config;
+	const struct k3_grid stand_in = {1, c->vision.merge_h, c->vision.merge_w};
+	const int32_t *part = cut->part;
+	struct cut last = *cut, one = {.n = 1};
+
+	add_part(&last, open_tile(&last), c, &stand_in, 0, 0, &stand_in);
+	one.tile = &cut->tile[cut->n];
+	one.tile->n_keys = 1;
+	return lay_out(v, &one, b->plan->arena, part);
 }
 
 int
@@ -219,33 +245,39 @@ k3i_vision_cut(struct k3i_vtiles *v, struct k3_builder *b, const struct k3_layou
 {
 	const struct k3_config *c = b->config;
 	const struct k3_plan_options *o = &b->model->options;
-	const struct k3_grid stand_in = {1, c->vision.merge_h, c->vision.merge_w};
-	const struct k3_grid *grid = layout->n_items ? layout->grid : &stand_in;
-	size_t n_items = layout->n_items ? layout->n_items : 1, most = 0;
 	struct k3_arena *arena = b->plan->arena;
+	struct cut cut = {0};
+	size_t most = 1;
 	int ret = K3_OK;
 
 	memset(v, 0, sizeof(*v));
-	v->placeholder = layout->n_items == 0;
 	v->nominal_n = o->vision_patches;
 	v->nominal_m = v->nominal_parts = v->nominal_n / (c->vision.merge_h * c->vision.merge_w);
-	if (!v->placeholder)
-		K3_TRY(check_items(v, b, layout));
-	for (size_t i = 0; i < n_items; i++)
-		most += bands_of(o, c, &grid[i]);
-	size_t any = k3i_vision_most_tiles(o, c, 0);
-	most = any > most ? any : most;
-	int32_t *parts = k3i_arena_alloc(arena, most * K3_VP_LEN * sizeof(*parts));
-	v->tile = k3i_arena_alloc(arena, most * sizeof(*v->tile));
-	if (!parts || !v->tile)
+	K3_TRY(k3i_vision_check_items(&v->n_merged, b, layout));
+	for (size_t i = 0; i < layout->n_items; i++)
+		most += bands_of(o, c, &layout->grid[i]);
+	int32_t *parts = cut.part = k3i_arena_alloc(arena, most * K3_VP_LEN * sizeof(*parts));
+	cut.tile = k3i_arena_alloc(arena, most * sizeof(*cut.tile));
+	v->rank = k3i_arena_alloc(arena, o->mesh.cp * sizeof(*v->rank));
+	v->item = k3i_arena_alloc(arena, (layout->n_items + 1) * sizeof(*v->item));
+	if (!parts || !cut.tile || !v->rank || !v->item)
 		K3_TRY(K3_ENOMEM);
-	cut_items(v, o, c, grid, n_items, parts);
-	K3_TRY(lay_out(v, arena, parts));
-	find_keys(v);
+	K3_TRY(cut_ranks(v, &cut, b, layout));
+	K3_TRY(lay_out(v, &cut, arena, parts));
+	find_keys(&cut);
+	size_t own = v->rank[o->mesh.rank % o->mesh.cp].n;
+	v->placeholder = own == 0;
+	v->n = own + v->placeholder;
+	v->others = cut.n - own;
 	v->n_most = k3i_vision_most_tiles(o, c, v->n);
-	K3_ASSERT(v->n <= v->n_most);
-	for (size_t i = v->n; i < v->n_most; i++)
-		v->tile[i] = (struct k3i_vtile){.key0 = i, .n_keys = 1};
+	v->others_most = most_others(o, c, v->others);
+	K3_ASSERT(v->n <= v->n_most && v->others <= v->others_most);
+	v->tile = k3i_arena_alloc(arena, (v->n_most + v->others_most) * sizeof(*v->tile));
+	if (!v->tile)
+		K3_TRY(K3_ENOMEM);
+	if (v->placeholder)
+		K3_TRY(add_placeholder(v, &cut, b));
+	place_tiles(v, &cut, o, layout->n_items);
 out:
 	return ret;
 }

@@ -8,6 +8,9 @@ static k3_comm_func *const calls[K3_N_OPS] = {
 	[K3_OP_ALLREDUCE] = k3_allreduce_nccl,
 	[K3_OP_GATHER_KV] = k3_gather_kv_nccl,
 	[K3_OP_SCATTER_KV_GRADS] = k3_scatter_kv_grads_nccl,
+	/* the same with other rows */
+	[K3_OP_GATHER_FEATURES] = k3_gather_kv_nccl,
+	[K3_OP_SUM_FEATURE_GRADS] = k3_scatter_kv_grads_nccl,
 	[K3_OP_HALO_SEND] = k3_halo_send_nccl,
 	[K3_OP_HALO_RECV] = k3_halo_recv_nccl,
 	[K3_OP_KDA_STATE_GATHER] = k3_kda_state_gather_nccl,

@@ -18,7 +18,9 @@ k3_vit_load_cpu(void *const *buf, const struct k3_vit_load_args *a,
 {
 	float *out = buf[0];
 
-	memcpy(buf[1], a->layout, a->layout_len * sizeof(int32_t));
+	memcpy(buf[!a->layout_only], a->layout, a->layout_len * sizeof(int32_t));
+	if (a->layout_only)
+		return;
 	if (a->placeholder) {
 		memset(out, 0, a->n * a->pixels * sizeof(*out));
 		return;

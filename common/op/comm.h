@@ -27,6 +27,12 @@
  *   have a gradient of (k3_kv_args); their other rows, and all rows of earlier ranks, which have
  *   the work buffer alone, count as zeros.
  *
+ * gather_features:
+ *   Broadcast from the root of its vision features [m, D], a message per vision tile: one buffer per
+ *   tile in order, R on the root, W on all others.
+ * sum_feature_grads:
+ *   Their gradient summed on the root: one buffer per tile in order, RW on the root, R on others.
+ *
  * Sums have the type of their data.  Their order, hence their bits, depends on the ranks of the
  * communicator and on what moves them (codelets/comm/comm_nccl.h), never on the schedule. */
 #ifndef K3_OP_COMM_H
@@ -50,7 +56,7 @@ struct k3_kv_tile {
 	uint32_t listed;
 };
 
-/* gather_kv, scatter_kv_grads. work: 0..1, holds the tiles that are not listed. */
+/* gather_kv, scatter_kv_grads, and of features. work: 0..1, holds the tiles that are not listed. */
 struct k3_kv_args {
 	uint32_t n_buf;
 	size_t width; /* of a row */

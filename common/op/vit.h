@@ -328,14 +328,15 @@ void k3_vision_scatter_fwd_cpu_f32(void *const *buf, const struct k3_vision_scat
 void k3_vision_scatter_bwd_cpu_f32(void *const *buf, const struct k3_vision_scatter_args *a);
 
 /* vit_load: 0 W patches [n,pixels]; 1 W layout.  Its values come with the submission (io.h); the
- *   placeholder of a microbatch without images has patches of zero.
+ *   placeholder of a microbatch without images has patches of zero.  With layout_only (a tile of
+ *   another cp rank) there is 0 W layout alone.
  */
 struct k3_vit_load_args {
 	uint32_t n_buf;
 	size_t n, pixels;
 	const int32_t *layout; /* of the tile; lives in the plan */
 	size_t layout_len;
-	uint32_t placeholder;
+	uint32_t placeholder, layout_only;
 };
 struct k3_host_batch;
 void k3_vit_load_cpu(void *const *buf, const struct k3_vit_load_args *a,
