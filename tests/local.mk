@@ -82,6 +82,7 @@ check_PROGRAMS += \
 	tests/test_vec_gelu \
 	tests/test_vec_sum \
 	tests/test_verify_report \
+	tests/test_vision_cp \
 	tests/test_vision_limits \
 	tests/test_vision_mesh \
 	tests/test_vision_plan \

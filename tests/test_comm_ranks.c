@@ -12,7 +12,7 @@
 #include "../planner/mesh.h"
 #include "../tasks/lane_call.h"
 #include "nccl_ranks.h"
-#include "plan_case.h"
+#include "vision_case.h"
 
 enum { MOST_RANKS = 6, MOST_COMMS = 24 };
 
@@ -116,6 +116,9 @@ identity(const struct rank *r, const struct k3_datum *d, size_t *row0)
 		*row0 = d->row0;
 		return (size_t)d->param;
 	}
+	/* tiles of the tower have the same numbers everywhere */
+	if (r->task->op == K3_OP_GATHER_FEATURES || r->task->op == K3_OP_SUM_FEATURE_GRADS)
+		return (size_t)d->tile;
 	if (d->tile >= 0)
 		*row0 = r->task->plan->tile[d->tile].row0;
 	return (size_t)(d->layer + 2) * 5 + (size_t)(d->index + 1);
@@ -133,9 +136,9 @@ prepare(const struct rank *r, void **buf)
 		const struct k3_datum *d = datum(r, i);
 		bool read = p->access[r->task->first_access + i].mode & K3_R;
 		bool shard = r->task->op == K3_OP_REDUCE_SCATTER_GRADS && d->kind == K3_DATA_GRAD;
-		uint32_t who = r->task->op == K3_OP_GATHER_PARAMS || r->task->op == K3_OP_GATHER_KV
-				       ? 0
-				       : r->rank;
+		bool one = r->task->op == K3_OP_GATHER_PARAMS || r->task->op == K3_OP_GATHER_KV ||
+			   r->task->op == K3_OP_GATHER_FEATURES;
+		uint32_t who = one ? 0 : r->rank;
 		size_t row0, what = identity(r, d, &row0);
 		buf[i] = d->bytes ? malloc(d->bytes) : NULL;
 		if (d->bytes)
@@ -168,12 +171,17 @@ expected(const struct rank *r, uint32_t i, size_t e)
 	}
 	case K3_OP_ALLREDUCE:
 		return sum;
+	case K3_OP_SUM_FEATURE_GRADS:
+		/* others have done with theirs */
+		return t->peer == (int32_t)r->rank ? sum : NAN;
 	case K3_OP_REDUCE_SCATTER_GRADS: {
 		const struct k3_reduce_scatter_args *a = t->args;
 		if (d->kind != K3_DATA_GRAD)
 			return NAN;
 		return sum + (a->accumulate ? BEFORE : 0);
 	}
+	case K3_OP_GATHER_FEATURES:
+		return value(what, row, col, 0);
 	case K3_OP_GATHER_KV:
 		return d->kind == K3_DATA_WORK ? NAN : value(what, row, col, 0);
 	case K3_OP_HALO_RECV:
@@ -395,4 +403,42 @@ Test(comm_ranks, one_rank_that_is_forced_leaves_everything_as_it_is, .timeout = 
 	k3_plan_options_init(&o);
 	o.mesh.forced = true;
 	cr_expect_gt(run_mesh("cp=1", &o, (const char *const[]){"70 -5 125"}), 60);
+}
+
+/* A microbatch with images, the same on the ranks of a cp group; returns the tasks of rank 0. */
+static size_t
+run_images(const char *mesh, const struct k3_plan_options *options, const char *const *images)
+{
+	struct k3_microbatch what = {.backward = true, .first = true, .count = true};
+	struct k3_mesh m;
+	struct world w = {0};
+
+	cr_assert_eq(k3_mesh_parse(&m, mesh), K3_OK);
+	w.ranks = k3_mesh_ranks(&m);
+	cr_assert_leq(w.ranks, MOST_RANKS);
+	for (uint32_t r = 0; r < w.ranks; r++) {
+		w.model[r] = vision_case_model(mesh, r, options);
+		w.plan[r] = vision_case_plan(w.model[r], 195, images[r / m.cp], what);
+	}
+	run_plans(&w);
+	for (uint32_t r = 0; r < w.ranks; r++)
+		k3_model_destroy(w.model[r]);
+	return w.done[0];
+}
+
+Test(comm_ranks, features_and_their_gradients_of_images_on_several_ranks, .timeout = 60)
+{
+	static const char *const images[] = {"1x8x8@0 1x4x4@40 2x6x4@60 1x2x2@70 1x12x8@100",
+					     "1x2x2@190", ""};
+	struct k3_plan_options o = vision_case_options();
+
+	o.vision_patches = 32;
+	cr_expect_gt(run_images("cp=3", &o, images), 30);
+	cr_expect_gt(run_images("dp_shard=3,cp=2", &o, images), 30);
+	o.dtype = K3_BF16;
+	o.max_patches = 400;
+	o.tile_tokens = 64;
+	cr_expect_gt(run_images("cp=6", &o, images), 30);
+	o.mesh.forced = true;
+	cr_expect_gt(run_images("cp=1", &o, images), 30);
 }

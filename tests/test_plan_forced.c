@@ -133,6 +133,11 @@ Test(plan_forced, the_tower_takes_part_with_and_without_images, .timeout = 60)
 		expect_same_compute(plain, plan);
 		cr_expect_eq(k3_plan_check_order(&plan, 1), K3_OK);
 		cr_expect_eq(elements(plan, K3_OP_REDUCE_SCATTER_GRADS), model->params.n_elems);
+		/* seven merged tokens, or a placeholder's, which stays at home */
+		cr_expect_eq(elements(plan, K3_OP_GATHER_FEATURES),
+			     i == 0 ? 7 * model->config.width : 0);
+		cr_expect_eq(elements(plan, K3_OP_SUM_FEATURE_GRADS),
+			     i == 0 ? 7 * model->config.width : 0);
 		k3_plan_destroy(plan);
 		k3_plan_destroy(plain);
 	}

@@ -219,9 +219,9 @@ random_images(struct vision_case *v, uint64_t key, uint64_t patches, uint32_t mo
 
 /* What the run's bound says, on the rank of the mesh. */
 static void
-expect_bound(const char *mesh, const struct k3_plan_options *o, uint64_t seeds)
+expect_bound_of(const char *mesh, uint32_t rank, const struct k3_plan_options *o, uint64_t seeds)
 {
-	struct k3_model *model = vision_case_model(mesh, 0, o);
+	struct k3_model *model = vision_case_model(mesh, rank, o);
 	struct k3_run_shape shape = {
 		.tokens = 300, .accumulate = 2, .evaluates = true, .max_patches = o->max_patches};
 	static const struct k3_microbatch what[] = {
@@ -251,6 +251,12 @@ expect_bound(const char *mesh, const struct k3_plan_options *o, uint64_t seeds)
 	k3_model_destroy(model);
 }
 
+static void
+expect_bound(const char *mesh, const struct k3_plan_options *o, uint64_t seeds)
+{
+	expect_bound_of(mesh, 0, o, seeds);
+}
+
 TEST(no_microbatch_needs_more_slots_of_a_class_than_the_bound)
 {
 	static const struct {
@@ -278,7 +284,25 @@ TEST(no_microbatch_needs_more_slots_of_a_class_than_the_bound)
 	o.max_patches = 200;
 	expect_bound("cp=1", &o, 60);
 	expect_bound("dp_shard=2", &o, 30);
-	expect_bound("cp=2", &o, 30);
+	for (uint32_t rank = 0; rank < 2; rank++)
+		expect_bound_of("cp=2", rank, &o, 30);
+}
+
+/* Few patches for many ranks: tiles of others, and whether there are any of one's own, change with the
+ * images. */
+TEST(no_microbatch_needs_more_slots_on_any_context_parallel_rank)
+{
+	static const uint64_t patches[] = {8, 40, 200, 500};
+	struct k3_plan_options o = vision_case_options();
+
+	for (size_t i = 0; i < sizeof(patches) / sizeof(patches[0]); i++)
+		for (uint32_t rank = 0; rank < 4; rank++) {
+			o.vision_patches = 16 + 16 * (uint32_t)(i % 3);
+			o.max_patches = patches[i];
+			o.run_ahead = rank % 2 ? 1 : 24;
+			o.mesh.forced = i % 2;
+			expect_bound_of("cp=4", rank, &o, 24);
+		}
 }
 
 /* Most vision tiles that images of at most `patches` can have: 4 and a full tile in turns. */
