@@ -23,11 +23,9 @@ static void
 take_tiles(struct k3i_walk *w, size_t i, size_t first, size_t end, struct cursor *at)
 {
 	struct k3i_vision *v = w->vision;
-	size_t place;
-
-	while (merged_end(k3i_vtile(w, at->place)) <= first)
-		at->place++;
-	for (place = at->place;; place++) {
+	for (; merged_end(k3i_vtile(w, at->place)) <= first; at->place++)
+		w->b->plan->steps++;
+	for (size_t place = at->place;; place++) {
 		w->b->plan->steps++;
 		if (at->last[place] != i + 1) {
 			at->last[place] = (uint32_t)i + 1;
@@ -37,7 +35,6 @@ take_tiles(struct k3i_walk *w, size_t i, size_t first, size_t end, struct cursor
 		if (merged_end(k3i_vtile(w, place)) >= end)
 			break;
 	}
-	at->place = place;
 }
 
 /* Merged token that replaces each row of own tile i; -1: none. */

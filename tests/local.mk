@@ -57,6 +57,7 @@ check_PROGRAMS += \
 	tests/test_plan_order \
 	tests/test_plan_print \
 	tests/test_plan_program \
+	tests/test_plan_slots \
 	tests/test_recall \
 	tests/test_rng \
 	tests/test_run_bench_step \

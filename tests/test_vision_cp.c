@@ -131,6 +131,7 @@ expect_layouts(const struct group *g, uint32_t rank)
 			continue;
 		others++;
 		cr_expect_eq(t->n_access, 1);
+		cr_expect_eq(a->placeholder, 0);
 		cr_assert_not_null(g->layout[t->tile], "tile %d is nobody's", t->tile);
 		cr_expect_arr_eq(a->layout, g->layout[t->tile], a->layout_len * sizeof(*a->layout));
 	}
@@ -434,5 +435,67 @@ TEST(features_that_one_rank_does_not_take_are_found)
 	for (uint32_t r = 0; r < 2; r++) {
 		k3_plan_destroy(plan[r]);
 		k3_model_destroy(model[r]);
+	}
+}
+
+struct life {
+	uint32_t first, last;
+};
+
+static int
+by_life(const void *a, const void *b)
+{
+	const struct life *x = a, *y = b;
+
+	if (x->first != y->first)
+		return x->first < y->first ? -1 : 1;
+	return x->last < y->last ? -1 : x->last > y->last;
+}
+
+/* Lives of the data of a name, sorted. */
+static size_t
+lives(const struct k3_plan *plan, const char *what, struct life life[MOST_PLACES])
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < plan->n_data; i++)
+		if (strcmp(plan->data[i].what, what) == 0) {
+			cr_assert_lt(n, MOST_PLACES);
+			life[n++] = (struct life){plan->data[i].first_pos, plan->data[i].last_pos};
+		}
+	qsort(life, n, sizeof(*life), by_life);
+	return n;
+}
+
+/* Where patches are bounded, what travels lives as long for any images as for none. */
+TEST(lives_of_what_travels_do_not_depend_on_the_images)
+{
+	static const char *const images[] = {"1x8x8@0 1x4x4@40 1x2x2@50", "1x2x2@89",
+					     "1x8x4@0 1x8x4@8 1x8x4@16 1x8x4@24"};
+	static const char *const names[] = {"vit_features", "dvit_features", "vit_layout"};
+	struct k3_plan_options o = vision_case_options();
+
+	o.max_patches = 160;
+	o.vision_patches = 32;
+	for (uint32_t rank = 0; rank < 3; rank++) {
+		struct k3_model *model = vision_case_model("cp=3", rank, &o);
+		for (size_t i = 0; i < sizeof(images) / sizeof(images[0]); i++)
+			for (int backward = 0; backward < 2; backward++) {
+				struct k3_microbatch what = backward ? first : loss_only;
+				struct k3_plan *none = vision_case_plan(model, 90, "", what),
+					       *some = vision_case_plan(model, 90, images[i], what);
+				/* layouts stay for the backward pass, whose pairs are the images' */
+				for (size_t k = 0; k < (backward ? 2 : 3); k++) {
+					struct life a[MOST_PLACES], b[MOST_PLACES];
+					size_t n = lives(none, names[k], a);
+					cr_assert_eq(lives(some, names[k], b), n, "%s", names[k]);
+					cr_expect(backward || k == 1 || n > 2);
+					cr_expect_arr_eq(a, b, n * sizeof(*a), "rank %u, %s: %s",
+							 rank, images[i], names[k]);
+				}
+				k3_plan_destroy(none);
+				k3_plan_destroy(some);
+			}
+		k3_model_destroy(model);
 	}
 }

@@ -8,9 +8,11 @@
 #include <string.h>
 
 #include "../../common/status.h"
+#include "../../drivers/images.h"
 #include "../../drivers/session.h"
 #include "../program.h"
 #include "../scratch.h"
+#include "../vision_case.h"
 #include "cuda_case.h"
 
 static void
@@ -50,17 +52,19 @@ keep_bits(struct bits *bits, struct k3_session *s, uint32_t step)
 }
 
 static void
-run_step(struct k3_session *s, uint32_t step, const int32_t *rows)
+run_step(struct k3_session *s, uint32_t step, const int32_t *rows, const struct k3_images *images)
 {
 	struct k3_layout layout = {.n_tokens = TOKENS, .doc_ids = rows + 2 * TOKENS};
 	struct k3_microbatch what = {.backward = true, .first = true, .count = true};
-	struct k3_host_batch batch = {.ids = rows, .labels = rows + TOKENS};
+	struct k3_host_batch batch = {
+		.ids = rows, .labels = rows + TOKENS, .item_pixels = images->pixels_of};
 	double hyper[K3_HYPER_LEN] = {[K3_HYPER_INV_N] = 1.0 / TOKENS,
 				      [K3_HYPER_VALID] = TOKENS,
 				      [K3_HYPER_LR] = 1e-3,
 				      [K3_HYPER_STEP] = step + 1};
 	const struct k3_plan *plan, *optimizer;
 
+	k3_images_place(images, &layout);
 	k3_runtime_step(s->runtime, (int32_t)step + 1, 0);
 	cr_assert_eq(k3_plan_cache_get(s->cache, &layout, &what, step, &plan), K3_OK);
 	cr_assert_eq(k3_submit_plan(s->store, plan, &batch, hyper), K3_OK, "%s", scratch_log());
@@ -70,11 +74,14 @@ run_step(struct k3_session *s, uint32_t step, const int32_t *rows)
 	k3_runtime_drain(s->runtime);
 }
 
+/* images: a text as of --images, NULL: a model without its tower. */
 static void
-run_model(struct bits *bits, enum k3_transport comm, enum k3_dtype dtype, const char *trace)
+run_images(struct bits *bits, enum k3_transport comm, enum k3_dtype dtype, const char *trace,
+	   const char *text)
 {
 	struct k3_runtime_options runtime = {
 		.device = K3_DEVICE_CUDA, .comm = comm, .trace_dir = trace};
+	struct k3_images images = {.text = text};
 	int32_t rows[3 * TOKENS];
 	struct k3_plan_options o;
 	struct k3_config config;
@@ -90,14 +97,25 @@ run_model(struct bits *bits, enum k3_transport comm, enum k3_dtype dtype, const 
 		rows[2 * TOKENS + i] = 1 + i / 100;
 	}
 	bits->n = 0;
-	cr_assert_eq(k3_config_preset(&config, "tiny"), K3_OK);
+	vision_case_config(&config);
+	cr_assert_eq(k3_images_read(&images, &config), K3_OK);
+	cr_assert_eq(k3_images_fill(&images, &config, 5), K3_OK);
+	k3_images_apply(&images, &o);
+	o.vision_patches = 16;
 	cr_assert_eq(k3_session_open(&s, &config, &o, &runtime), K3_OK, "%s", scratch_log());
 	cr_assert_eq(k3_session_init(&s, 3), K3_OK);
 	for (uint32_t step = 0; step < STEPS; step++) {
-		run_step(&s, step, rows);
+		run_step(&s, step, rows, &images);
 		keep_bits(bits, &s, step);
 	}
 	k3_session_close(&s);
+	k3_images_fini(&images);
+}
+
+static void
+run_model(struct bits *bits, enum k3_transport comm, enum k3_dtype dtype, const char *trace)
+{
+	run_images(bits, comm, dtype, trace, NULL);
 }
 
 static void
@@ -175,4 +193,20 @@ TEST(one_worker_carries_both_and_says_so)
 	run_model(&one, K3_TRANSPORT_NCCL, K3_F32, NULL);
 	cr_expect(strstr(scratch_log(), "the GPU has one worker"));
 	expect_equal(&one, &two, "one worker");
+}
+
+TEST(features_and_their_gradients_travel_to_the_rank_itself)
+{
+	static const char images[] = "1x8x8,2x4x4,1x2x2,1x4x12";
+	static struct bits without, with;
+
+	run_images(&without, K3_TRANSPORT_NONE, K3_F32, NULL, images);
+	run_images(&with, K3_TRANSPORT_NCCL, K3_F32, NULL, images);
+	expect_equal(&with, &without, "fp32");
+	run_images(&without, K3_TRANSPORT_NONE, K3_BF16, NULL, images);
+	run_images(&with, K3_TRANSPORT_NCCL, K3_BF16, NULL, images);
+	expect_equal(&with, &without, "bf16");
+	run_images(&without, K3_TRANSPORT_NONE, K3_F32, NULL, "none");
+	run_images(&with, K3_TRANSPORT_NCCL, K3_F32, NULL, "none");
+	expect_equal(&with, &without, "without images");
 }
