@@ -25,6 +25,9 @@ libk3_la_SOURCES += \
 	planner/optimizer.c \
 	planner/optimizer.h \
 	planner/params.c \
+	planner/params_layer.c \
+	planner/params_table.h \
+	planner/params_tensors.c \
 	planner/plan_cache.c \
 	planner/plan_check.c \
 	planner/plan_dot.c \
@@ -39,6 +42,7 @@ libk3_la_SOURCES += \
 	planner/plan_tsv.c \
 	planner/priority.c \
 	planner/rate_fit.c \
+	planner/setup.c \
 	planner/shard.c \
 	planner/shard.h \
 	planner/slots.c \
@@ -51,6 +55,7 @@ libk3_la_SOURCES += \
 	planner/vision.c \
 	planner/vision.h \
 	planner/vision_args.c \
+	planner/vision_attn.c \
 	planner/vision_bwd.c \
 	planner/vision_cp.c \
 	planner/vision_fwd.c \
@@ -67,12 +72,14 @@ nobase_k3include_HEADERS += \
 	planner/estimate.h \
 	planner/gpu.h \
 	planner/machine.h \
+	planner/memory.h \
 	planner/mesh.h \
 	planner/model_flops.h \
 	planner/params.h \
 	planner/plan.h \
 	planner/plan_cache.h \
 	planner/plan_check.h \
+	planner/plan_options.h \
 	planner/plan_print.h \
 	planner/plan_stats.h \
 	planner/rate_fit.h \

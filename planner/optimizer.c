@@ -1,5 +1,4 @@
-/* The end of a step, and its beginning: norm, clip, AdamW, router bias, fingerprint; initial
- * values. */
+/* The end of a step: norm, clip, AdamW, router bias, fingerprint. */
 #include "optimizer.h"
 
 #include <stdlib.h>
@@ -37,10 +36,9 @@ k3i_optim_groups(const struct k3_model *model, struct k3_block_group *group, uin
 	return n;
 }
 
-/* Blocks of one kind (0 parameters, 1 gradients, 2 and 3 moments) as a list. */
-static void
-list_blocks(struct k3_builder *b, struct k3_list *list, const struct k3_block_group *g,
-	    uint32_t kind, enum k3_mode mode)
+void
+k3i_optim_list(struct k3_builder *b, struct k3_list *list, const struct k3_block_group *g,
+	       uint32_t kind, enum k3_mode mode)
 {
 	list->first = b->cur ? b->cur->n_access : 0;
 	list->n = g->n;
@@ -61,9 +59,8 @@ list_half(struct k3_builder *b, const struct k3_block_group *g)
 	return half;
 }
 
-/* The group's copies that are there; where each block finds its own. */
-static const int32_t *
-list_copies(struct k3_builder *b, struct k3_list *list, const struct k3_block_group *g)
+const int32_t *
+k3i_optim_copies(struct k3_builder *b, struct k3_list *list, const struct k3_block_group *g)
 {
 	int32_t *place = k3i_arena_alloc(b->plan->arena, g->n * sizeof(*place));
 
@@ -85,9 +82,8 @@ list_copies(struct k3_builder *b, struct k3_list *list, const struct k3_block_gr
 	return place;
 }
 
-/* Elements of a group's blocks. */
-static size_t *
-sizes(struct k3_builder *b, const struct k3_block_group *g, double *total)
+size_t *
+k3i_optim_sizes(struct k3_builder *b, const struct k3_block_group *g, double *total)
 {
 	size_t *n = k3i_arena_alloc(b->plan->arena, g->n * sizeof(*n));
 
@@ -113,8 +109,8 @@ plan_hash(struct k3_builder *b, const struct k3_block_group *group, uint32_t n, 
 			k3i_task(b, K3_OP_HASH_DATA, -1, -1, (int)(word + i), sizeof(*a));
 		double total;
 		k3i_use(b, b->model->hash + word + i, K3_W);
-		list_blocks(b, &a->data, &group[i], kind, K3_R);
-		size_t *n_bytes = sizes(b, &group[i], &total);
+		k3i_optim_list(b, &a->data, &group[i], kind, K3_R);
+		size_t *n_bytes = k3i_optim_sizes(b, &group[i], &total);
 		for (uint32_t k = 0; n_bytes && k < group[i].n; k++)
 			n_bytes[k] =
 				b->model->persist[kind * b->model->n_blocks + group[i].first + k]
@@ -134,8 +130,8 @@ plan_norm(struct k3_builder *b, const struct k3_block_group *group, uint32_t n, 
 			k3i_task(b, K3_OP_GRAD_NORM, -1, -1, (int)i, sizeof(*a));
 		double total;
 		k3i_use(b, m->norm_partial + i, K3_W);
-		list_blocks(b, &a->grads, &group[i], 1, K3_R);
-		a->n_elems = sizes(b, &group[i], &total);
+		k3i_optim_list(b, &a->grads, &group[i], 1, K3_R);
+		a->n_elems = k3i_optim_sizes(b, &group[i], &total);
 		k3i_task_end(b, 2 * total, 0);
 	}
 	k3i_reduce_norm(b);
@@ -182,19 +178,19 @@ plan_update(struct k3_builder *b, const struct k3_block_group *group, uint32_t n
 		a->weight_decay = o->weight_decay;
 		k3i_use(b, m->step_out[parity], K3_R);
 		k3i_use(b, m->hyper, K3_R);
-		list_blocks(b, &a->params, &group[i], 0, K3_RW);
-		list_blocks(b, &a->exp_avg, &group[i], 2, K3_RW);
-		list_blocks(b, &a->exp_avg_sq, &group[i], 3, K3_RW);
-		list_blocks(b, &a->grads, &group[i], 1, K3_R);
-		a->copy = list_copies(b, &a->copies, &group[i]);
+		k3i_optim_list(b, &a->params, &group[i], 0, K3_RW);
+		k3i_optim_list(b, &a->exp_avg, &group[i], 2, K3_RW);
+		k3i_optim_list(b, &a->exp_avg_sq, &group[i], 3, K3_RW);
+		k3i_optim_list(b, &a->grads, &group[i], 1, K3_R);
+		a->copy = k3i_optim_copies(b, &a->copies, &group[i]);
 		a->half = list_half(b, &group[i]);
-		a->n_elems = sizes(b, &group[i], &total);
+		a->n_elems = k3i_optim_sizes(b, &group[i], &total);
 		k3i_task_end(b, 15 * total, 0);
 	}
 }
 
-static struct k3_block_group *
-all_groups(struct k3_builder *b, uint32_t *n)
+struct k3_block_group *
+k3i_optim_all(struct k3_builder *b, uint32_t *n)
 {
 	*n = b->model->n_norm_partial;
 	struct k3_block_group *group = k3i_arena_alloc(b->plan->arena, (*n + 1) * sizeof(*group));
@@ -216,7 +212,7 @@ k3_plan_optimizer(struct k3_plan **plan, const struct k3_model *model, uint32_t 
 	*plan = NULL;
 	if (k3i_builder_init(&b, model) == K3_OK) {
 		b.pass = K3_PASS_OPTIMIZER;
-		struct k3_block_group *group = all_groups(&b, &n);
+		struct k3_block_group *group = k3i_optim_all(&b, &n);
 		k3i_reduce_step(&b);
 		plan_norm(&b, group, n, parity & 1);
 		plan_update(&b, group, n, parity & 1);
@@ -231,102 +227,6 @@ k3_plan_optimizer(struct k3_plan **plan, const struct k3_model *model, uint32_t 
 			plan_hash(&b, group, n, 1, 1);
 			plan_hash(&b, group, n, 0, 1 + n);
 		}
-	}
-	return k3i_builder_finish(&b, plan);
-}
-
-static void
-init_part(struct k3_builder *b, uint32_t datum, enum k3_mode mode, struct k3_param_init_args part)
-{
-	const struct k3_datum *d = &b->plan->data[datum];
-	struct k3_param_init_args *a =
-		k3i_task(b, K3_OP_PARAM_INIT, d->layer, -1, d->index, sizeof(*a));
-
-	*a = part;
-	a->half = d->dtype == K3_BF16;
-	k3i_use(b, datum, mode);
-	/* a random number costs some forty operations */
-	bool constant = part.kind == K3_INIT_ZERO || part.kind == K3_INIT_ONE;
-	k3i_task_end(b, (constant ? 1.0 : 40.0) * (double)part.n_elems,
-		     (double)(part.n_elems * k3_dtype_bytes((enum k3_dtype)d->dtype)));
-}
-
-/* Block of a plain parameter: one task. Of an expert stack: one per checkpoint tensor that has rows
- * in it. */
-static void
-init_block(struct k3_builder *b, size_t param, uint32_t datum, uint64_t seed, bool parity_mixers)
-{
-	const struct k3_param *p = &b->model->params.param[param];
-	const struct k3_datum *d = &b->plan->data[datum];
-	struct k3_param_init_args part = {.kind = p->init, .scale = p->init_scale};
-	enum k3_mode mode = K3_W;
-
-	if (parity_mixers && (p->role == K3_P_ATTN_RES_PROJ || p->role == K3_P_FFN_RES_PROJ ||
-			      p->role == K3_P_OUT_RES_PROJ))
-		part.kind = K3_INIT_NORMAL;
-	if (!p->experts_per_block) {
-		part.key = k3_rng_key(p->name, seed);
-		part.first_elem = (uint64_t)d->row0 * p->cols;
-		part.n_elems = d->rows * p->cols;
-		init_part(b, datum, mode, part);
-		return;
-	}
-	for (size_t i = b->model->params.first_tensor[param];
-	     i < b->model->params.first_tensor[param + 1]; i++) {
-		struct k3_ckpt_tensor t;
-		k3_params_tensor(&b->model->params, i, &t);
-		size_t first, n = k3_params_overlap(&t, d->row0, d->rows, &first);
-		if (n == 0)
-			continue;
-		part.key = k3_rng_key(t.name, seed);
-		part.first_elem = (uint64_t)(first - t.row0) * p->cols;
-		part.offset_elems = (first - d->row0) * p->cols;
-		part.n_elems = n * p->cols;
-		init_part(b, datum, mode, part);
-		mode = K3_RW;
-	}
-}
-
-/* bf16 copies of the parameters that have one. */
-static void
-cast_params(struct k3_builder *b)
-{
-	uint32_t n;
-	struct k3_block_group *group = all_groups(b, &n);
-
-	for (uint32_t i = 0; i < n && b->act != b->model->options.optimizer_dtype; i++) {
-		struct k3_cast_args *a = k3i_task(b, K3_OP_CAST_PARAMS, -1, -1, (int)i, sizeof(*a));
-		double total;
-		a->copy = list_copies(b, &a->copies, &group[i]);
-		list_blocks(b, &a->params, &group[i], 0, K3_R);
-		a->n_elems = sizes(b, &group[i], &total);
-		k3i_task_end(b, total, 0);
-	}
-}
-
-int
-k3_plan_init(struct k3_plan **plan, const struct k3_model *model, uint64_t seed, bool parity_mixers)
-{
-	struct k3_builder b;
-
-	*plan = NULL;
-	if (k3i_builder_init(&b, model) == K3_OK) {
-		b.pass = K3_PASS_SETUP;
-		for (uint32_t i = 0; i < model->n_blocks; i++) {
-			const struct k3_datum *d = &model->persist[i];
-			struct k3_param_init_args zero = {.kind = K3_INIT_ZERO,
-							  .n_elems = d->rows * d->row_elems};
-			init_block(&b, (size_t)d->param, i, seed, parity_mixers);
-			init_part(&b, i + 2 * model->n_blocks, K3_W, zero);
-			init_part(&b, i + 3 * model->n_blocks, K3_W, zero);
-		}
-		for (uint32_t l = 0; l < model->config.layers; l++)
-			if (model->bias[l] != K3_NO_DATUM)
-				init_part(&b, (uint32_t)model->bias[l], K3_W,
-					  (struct k3_param_init_args){
-						  .kind = K3_INIT_ZERO,
-						  .n_elems = model->config.experts});
-		cast_params(&b);
 	}
 	return k3i_builder_finish(&b, plan);
 }

@@ -72,3 +72,24 @@ k3_plan_check_tokens(const struct k3_model *model, size_t n_tokens, bool backwar
 	}
 	return K3_OK;
 }
+
+int
+k3i_vision_check_size(const struct k3i_vtiles *v, const struct k3_builder *b)
+{
+	bool backward = b->what.backward;
+	double tiles = (double)v->n_most, pairs = 0;
+
+	for (size_t i = 0; i < v->n && backward; i++)
+		pairs += (double)v->tile[i].n_keys;
+	double each = BLOCK_FORWARD_POSITIONS + (backward ? BLOCK_BACKWARD_POSITIONS : 0);
+	double least = b->config->vision.layers * (tiles * each + pairs);
+
+	if (least <= K3_MAX_POSITIONS)
+		return K3_OK;
+	k3_error("planner",
+		 "images in %zu vision tiles, %.0f pairs of which see each other: %.0f tasks or "
+		 "more, a plan has %d at most: fewer images or larger tiles would help "
+		 "(--vision-patches)",
+		 v->n, pairs, least, K3_MAX_POSITIONS);
+	return K3_ELIMIT;
+}

@@ -73,6 +73,8 @@ k3i_vision_begin(struct k3i_walk *w, const struct k3_layout *layout)
 	}
 	v->c = &w->c->vision;
 	w->b->status = k3i_vision_cut(&v->tiles, w->b, layout);
+	if (w->b->status == K3_OK)
+		w->b->status = k3i_vision_check_size(&v->tiles, w->b);
 	v->block = k3i_arena_alloc(arena, v->c->layers * sizeof(*v->block));
 	if (w->b->status == K3_OK && (!make_sink(w, layout->n_items) || !v->block))
 		w->b->status = K3_ENOMEM;

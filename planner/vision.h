@@ -99,13 +99,17 @@ struct k3_vit_mlp_args k3i_vit_mlp_args(const struct k3i_walk *w, size_t i);
 struct k3_vit_merge_args k3i_vit_merge_args(const struct k3i_walk *w, size_t i);
 struct k3_vit_project_args k3i_vit_project_args(const struct k3i_walk *w, size_t i);
 
+/* planner/vision_attn.c */
+void k3i_vit_attn_fwd(struct k3i_walk *w, int block, size_t i);
+void k3i_vit_attn_bwd(struct k3i_walk *w, int block, size_t i);
+/** Pairs of attention depend on the images: every tile meets itself at least, and more work space than
+ * K3I_WORK_AHEAD pairs take is never held, so the sweep has at least so many positions. */
+void k3i_vit_pad_pairs(struct k3i_walk *w);
+
 /** Width of a merged token. */
 size_t k3i_vit_merged_width(const struct k3i_walk *w);
 /** Of either direction of the gradient, and of the forward pass. */
 double k3i_vit_project_flops(const struct k3_vit_project_args *a);
-/** Pairs of a patch of tile i and one of tile j that see each other. */
-double k3i_vit_pair_patches(const struct k3i_walk *w, size_t i, size_t j);
-
 /** Fills map_rows, takes, readers. */
 void k3i_vision_make_maps(struct k3i_walk *w, const struct k3_layout *layout);
 /** Patches and layout of a tile; of a tile of another rank the layout alone. */

@@ -183,23 +183,3 @@ k3i_vit_project_flops(const struct k3_vit_project_args *a)
 {
 	return 2.0 * (double)a->m * (double)a->c * (double)(a->c + a->dt);
 }
-
-double
-k3i_vit_pair_patches(const struct k3i_walk *w, size_t i, size_t j)
-{
-	const struct k3i_vtile *q = k3i_vtile(w, i), *k = k3i_vtile(w, j);
-	double pairs = 0;
-	size_t first = 0;
-
-	/* items ascend in both */
-	for (size_t p = 0; p < q->parts; p++) {
-		const int32_t *a = k3_vit_part(q->layout, (int32_t)p);
-		while (first < k->parts && k3i_vtile_item(k, first) < a[K3_VP_ITEM])
-			first++;
-		for (size_t r = first; r < k->parts && k3i_vtile_item(k, r) == a[K3_VP_ITEM]; r++)
-			pairs += (double)k3_vit_part_patches(a) *
-				 (double)k3_vit_part_patches(k3_vit_part(k->layout, (int32_t)r));
-	}
-	w->b->plan->steps += q->parts + k->parts;
-	return pairs;
-}

@@ -1,5 +1,5 @@
 /* Backward walk of the projector and the tower.  The trap: sums over tiles need one order, so tiles
- * descend, and of a tile the keys descend too. */
+ * descend. */
 #include "../common/status.h"
 #include "vision.h"
 
@@ -139,30 +139,6 @@ out_bwd(struct k3i_walk *w, int block, size_t i)
 }
 
 static void
-attn_pair_bwd(struct k3i_walk *w, int block, size_t i, size_t j)
-{
-	struct k3_builder *b = w->b;
-	struct k3i_vision *v = w->vision;
-	struct k3i_vit_block *bd = &v->block[block];
-	struct k3_vit_attn_args *a, base = k3i_vit_attn_args(w, i);
-
-	a = k3i_task(b, K3_OP_VIT_ATTN_BWD, -1, k3i_vtile_no(w, i), block, sizeof(*a));
-	*a = base;
-	a->nk = k3i_vtile(w, j)->n;
-	a->init_dq = !k3i_use_sum(b, v->dq[i]);
-	a->init_dkv = !k3i_use_sum(b, v->dkv[j]);
-	k3i_use(b, bd->qkv[i], K3_R);
-	k3i_use(b, bd->qkv[j], K3_R);
-	k3i_use(b, v->dout[i], K3_R);
-	k3i_use(b, bd->lse[i], K3_R);
-	k3i_use(b, v->delta[i], K3_R);
-	k3i_use(b, v->layout[i], K3_R);
-	k3i_use(b, v->layout[j], K3_R);
-	k3i_work(b, k3_vit_attn_bwd_work_floats(base.dq / base.h));
-	k3i_task_end(b, 10.0 * k3i_vit_pair_patches(w, i, j) * (double)base.dq, 0);
-}
-
-static void
 qkv_bwd(struct k3i_walk *w, int block, size_t i)
 {
 	struct k3_builder *b = w->b;
@@ -205,30 +181,6 @@ qkv_bwd(struct k3i_walk *w, int block, size_t i)
 }
 
 static void
-attn_bwd(struct k3i_walk *w, int block, size_t i)
-{
-	const struct k3i_vtile *t = k3i_vtile(w, i);
-
-	for (size_t j = t->key0 + t->n_keys; j-- > t->key0;)
-		attn_pair_bwd(w, block, i, j);
-}
-
-/* Pairs of attention depend on the images: every tile meets itself at least, and more work space
- * than K3I_WORK_AHEAD pairs take is never held, so the sweep has at least so many positions. */
-static void
-pad_pairs(struct k3i_walk *w)
-{
-	const struct k3i_vtiles *t = &w->vision->tiles;
-	const struct k3_vision_config *c = w->vision->c;
-	size_t pairs = 0, most = t->n_most * t->n_most;
-
-	for (size_t i = 0; i < t->n_most; i++)
-		pairs += t->placeholder ? 1 : t->tile[i].n_keys;
-	for (; pairs < most && pairs < K3I_WORK_AHEAD + 1; pairs++)
-		k3i_skip_work(w->b, k3_vit_attn_bwd_work_floats(c->qkv_width / c->heads));
-}
-
-static void
 block_bwd(struct k3i_walk *w, int block)
 {
 	struct k3i_vision *v = w->vision;
@@ -249,8 +201,8 @@ block_bwd(struct k3i_walk *w, int block)
 	/* whichever pairs there are */
 	k3i_vit_touch(w, v->dq);
 	k3i_vit_touch(w, v->dkv);
-	k3i_vit_down(w, block, attn_bwd);
-	pad_pairs(w);
+	k3i_vit_down(w, block, k3i_vit_attn_bwd);
+	k3i_vit_pad_pairs(w);
 	k3i_vit_touch(w, bd->qkv);
 	k3i_vit_touch(w, bd->lse);
 	k3i_vit_touch(w, v->dout);

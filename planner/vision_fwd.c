@@ -45,34 +45,6 @@ qkv_fwd(struct k3i_walk *w, int block, size_t i)
 }
 
 static void
-attn_fwd(struct k3i_walk *w, int block, size_t i)
-{
-	struct k3_builder *b = w->b;
-	struct k3i_vision *v = w->vision;
-	struct k3i_vit_block *bd = &v->block[block];
-	const struct k3i_vtile *t = k3i_vtile(w, i);
-	struct k3_vit_attn_args *a, base = k3i_vit_attn_args(w, i);
-	double pairs = 0;
-
-	bd->o[i] = k3i_vit_patch_data(w, "vit_o", i, block, base.dq, false);
-	bd->lse[i] = k3i_vit_stat(w, "vit_lse", i, block, base.h, true);
-	a = k3i_task(b, K3_OP_VIT_ATTN_FWD, -1, k3i_vtile_no(w, i), block, sizeof(*a));
-	*a = base;
-	k3i_use(b, bd->o[i], K3_W);
-	k3i_use(b, bd->lse[i], K3_W);
-	k3i_use(b, bd->qkv[i], K3_R);
-	k3i_use(b, v->layout[i], K3_R);
-	k3i_work(b, k3_vit_attn_fwd_work_floats(v->tiles.nominal_n, base.dq / base.h));
-	k3i_list(b, &a->kqkv, &bd->qkv[t->key0], t->n_keys, K3_R);
-	k3i_list(b, &a->klayout, &v->layout[t->key0], t->n_keys, K3_R);
-	/* an image may lie in all tiles */
-	k3i_wide_most(b, bd->o[i], 1, bd->qkv[i], v->tiles.n_most + 1);
-	for (size_t j = t->key0; j < t->key0 + t->n_keys; j++)
-		pairs += k3i_vit_pair_patches(w, i, j);
-	k3i_task_end(b, 4.0 * pairs * (double)base.dq, 0);
-}
-
-static void
 out_fwd(struct k3i_walk *w, int block, size_t i)
 {
 	struct k3_builder *b = w->b;
@@ -128,7 +100,7 @@ block_fwd(struct k3i_walk *w, int block)
 				     .u = k3i_array(w, n),
 				     .rstd_mlp = k3i_array(w, n)};
 	k3i_vit_up(w, block, qkv_fwd);
-	k3i_vit_up(w, block, attn_fwd);
+	k3i_vit_up(w, block, k3i_vit_attn_fwd);
 	/* whichever tiles saw them */
 	k3i_vit_touch(w, bd->qkv);
 	k3i_vit_up(w, block, out_fwd);

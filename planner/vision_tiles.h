@@ -63,6 +63,10 @@ k3i_vision_merged(const struct k3_config *c, const struct k3_grid *grid)
 	return (size_t)k3_grid_merged(grid, c->vision.merge_h, c->vision.merge_w);
 }
 
+/** Refuses images whose tower alone passes the limits of a plan, before a task of it is there.
+ * @return K3_OK; K3_ELIMIT (logged) */
+int k3i_vision_check_size(const struct k3i_vtiles *v, const struct k3_builder *b);
+
 /** Tiles that any images may have; n, those of a layout, when their patches are not bounded. */
 size_t k3i_vision_most_tiles(const struct k3_plan_options *options, const struct k3_config *config,
 			     size_t n);

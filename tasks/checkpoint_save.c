@@ -84,10 +84,14 @@ put_param(struct k3_store *store, struct k3_st_writer *w, size_t param, uint32_t
 		if (!block)
 			K3_TRY(K3_ENOMEM);
 		K3_TRY(k3_store_floats_read(store, NULL, datum, block));
-		for (size_t i = ps->first_tensor[param]; i < ps->first_tensor[param + 1]; i++) {
+		for (size_t i = k3_params_tensor_at(ps, param, d->row0);
+		     i < ps->first_tensor[param + 1]; i++) {
 			k3_params_tensor(ps, i, &t);
-			if (t.kind == K3_CKPT_PARAM)
-				K3_TRY(put_block(w, &t, suffix, d, block));
+			if (t.kind != K3_CKPT_PARAM)
+				continue;
+			if (t.row0 >= d->row0 + d->rows)
+				break;
+			K3_TRY(put_block(w, &t, suffix, d, block));
 		}
 	}
 	for (size_t i = ps->first_tensor[param]; i < ps->first_tensor[param + 1]; i++) {

@@ -123,6 +123,30 @@ TEST(more_patches_than_the_run_allows_are_refused)
 	k3_model_destroy(model);
 }
 
+/* Pairs of tiles make tasks; what the images are says how many. */
+TEST(images_whose_pairs_of_tiles_are_too_many_are_refused_before_anything_is_planned)
+{
+	struct k3_plan_options o = vision_case_options();
+	struct vision_case v;
+	struct k3_plan *plan;
+
+	o.vision_bands = 256;
+	struct k3_model *model = vision_case_model("cp=1", 0, &o);
+	vision_case_init(&v, 40 * 256, "");
+	for (int i = 0; i < 40; i++)
+		vision_case_add(&v, (struct k3_grid){1, 512, 2}, UINT32_MAX);
+	capture_begin();
+	cr_expect_eq(k3_plan_microbatch(&plan, model, &v.layout, &first), K3_ELIMIT);
+	expect_message(capture_end(), "images in 10240 vision tiles, 2621440 pairs of which");
+	/* a loss alone has no task for each pair */
+	cr_expect_eq(
+		k3_plan_microbatch(&plan, model, &v.layout, &(struct k3_microbatch){.first = true}),
+		K3_OK);
+	k3_plan_destroy(plan);
+	vision_case_fini(&v);
+	k3_model_destroy(model);
+}
+
 static uint64_t
 hash_of(const char *images)
 {
