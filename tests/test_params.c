@@ -226,6 +226,23 @@ TEST(an_early_debug_model_with_kda_in_the_last_layer_counts_as_published)
 	expect_counts(&config, (const uint64_t[]){94851496, 4718592, 5199360, 0});
 }
 
+/* The tensor that a row is looked for in holds it; every row of every parameter. */
+TEST(tensors_are_found_by_their_rows)
+{
+	struct k3_params p = table("debug17", 1 << 20, 5);
+
+	for (size_t i = 0; i < p.n; i++)
+		for (size_t r = 0; r < p.param[i].rows; r++) {
+			struct k3_ckpt_tensor t;
+			size_t at = k3_params_tensor_at(&p, i, r);
+			cr_assert(at >= p.first_tensor[i] && at < p.first_tensor[i + 1]);
+			k3_params_tensor(&p, at, &t);
+			cr_assert(t.kind == K3_CKPT_PARAM && t.row0 <= r && r < t.row0 + t.rows,
+				  "%s, row %zu: %s", p.param[i].name, r, t.name);
+		}
+	k3_params_fini(&p);
+}
+
 TEST(trained_elements_are_those_of_the_tensors)
 {
 	struct k3_params p = table("debug17", (size_t)64 << 20, 0);

@@ -188,3 +188,43 @@ TEST(steps_grow_like_positions_with_the_tokens)
 	}
 	expect_growth(c[0], c[1], "text");
 }
+
+/* Every row of a stack of experts gets its value from the tensors that hold it, and no others are looked
+ * at: one more at the end of a block. */
+TEST(initial_values_of_a_block_look_at_its_own_tensors)
+{
+	struct k3_plan_options o;
+	struct k3_config config;
+	struct k3_model *model;
+	struct k3_plan *plan;
+	size_t blocks = 0;
+
+	k3_plan_options_init(&o);
+	o.expert_groups = 7;
+	cr_assert_eq(k3_config_preset(&config, "debug17"), K3_OK);
+	cr_assert_eq(k3_model_create(&model, &config, &o), K3_OK);
+	cr_assert_eq(k3_plan_init(&plan, model, 3, false), K3_OK);
+	size_t *elems = calloc(model->n_blocks, sizeof(*elems)), parts = 0;
+	cr_assert_not_null(elems);
+	for (size_t i = 0; i < plan->n_tasks; i++) {
+		const struct k3_task *t = &plan->task[i];
+		const struct k3_param_init_args *a = t->args;
+		uint32_t block = plan->access[t->first_access].datum;
+		if (t->op != K3_OP_PARAM_INIT || block >= model->n_blocks)
+			continue;
+		cr_expect_eq(a->offset_elems, elems[block], "%s", t->name);
+		elems[block] += a->n_elems;
+		parts++;
+	}
+	for (uint32_t i = 0; i < model->n_blocks; i++) {
+		const struct k3_datum *d = &model->persist[i];
+		cr_expect_eq(elems[i], d->rows * d->row_elems, "block %u", i);
+		blocks += model->params.param[d->param].experts_per_block > 0;
+	}
+	cr_expect_gt(blocks, 100);
+	cr_expect_eq(plan->n_slots, 0, "all is persistent");
+	cr_expect_leq(plan->steps, parts + blocks);
+	free(elems);
+	k3_plan_destroy(plan);
+	k3_model_destroy(model);
+}

@@ -100,3 +100,23 @@ Test(vit_load, a_placeholder_has_patches_of_zero_and_needs_no_items, .timeout = 
 	held_expect_all(out, 0, tile.n * PIXELS, "patches");
 	held_end();
 }
+
+/* Of another rank's tile: its one buffer is the layout, and no pixels are asked for. */
+Test(vit_load, a_tile_of_another_rank_has_a_layout_alone, .timeout = 60)
+{
+	const int32_t layout[K3_VL_HEAD + K3_VP_LEN] = {24, 6, 1, 9, 3, 1, 8, 6, 2, 4, 0, 0};
+	enum { LEN = sizeof(layout) / sizeof(layout[0]) };
+	struct k3_vit_load_args a = {.n_buf = 1,
+				     .n = 24,
+				     .pixels = 12,
+				     .layout = layout,
+				     .layout_len = LEN,
+				     .layout_only = 1};
+	struct k3_host_batch batch = {0};
+	int32_t got[LEN + 1];
+
+	got[LEN] = -7;
+	k3_vit_load_cpu((void *[]){got}, &a, &batch);
+	cr_expect_arr_eq(got, layout, sizeof(layout));
+	cr_expect_eq(got[LEN], -7);
+}
