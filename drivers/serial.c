@@ -26,6 +26,8 @@ struct k3_serial {
 	struct place *place; /* slots of all plans so far */
 	size_t *slot;	     /* [slots of the plan at hand] place of each */
 	void *wide;	     /* scratch for the largest task of that plan */
+	k3_serial_comm *comm;
+	void *comm_arg;
 };
 
 int
@@ -96,17 +98,36 @@ k3_serial_destroy(struct k3_serial *serial)
 	free(serial);
 }
 
+void
+k3_serial_on_comm(struct k3_serial *serial, k3_serial_comm *comm, void *arg)
+{
+	serial->comm = comm;
+	serial->comm_arg = arg;
+}
+
+/* Made of zeros when it is not there yet. */
+static void *
+make(void **at, size_t bytes)
+{
+	bytes = bytes / ALIGNMENT * ALIGNMENT + ALIGNMENT;
+	if (!*at && (*at = aligned_alloc(ALIGNMENT, bytes)))
+		memset(*at, 0, bytes);
+	return *at;
+}
+
+void *
+k3_serial_datum(struct k3_serial *serial, uint32_t datum)
+{
+	return make(&serial->persist[datum], serial->model->persist[datum].bytes);
+}
+
 static void *
 buffer_of(struct k3_serial *s, const struct k3_plan *plan, uint32_t datum)
 {
 	const struct k3_datum *d = &plan->data[datum];
 	struct place *place = d->slot < 0 ? NULL : &s->place[s->slot[d->slot]];
-	void **at = place ? &place->data : &s->persist[datum];
-	size_t bytes = (place ? place->bytes : d->bytes) / ALIGNMENT * ALIGNMENT + ALIGNMENT;
 
-	if (!*at && (*at = aligned_alloc(ALIGNMENT, bytes)))
-		memset(*at, 0, bytes);
-	return *at;
+	return place ? make(&place->data, place->bytes) : make(&s->persist[datum], d->bytes);
 }
 
 double
@@ -121,12 +142,13 @@ run_task(struct k3_serial *s, const struct k3_plan *plan, const struct k3_task *
 {
 	const struct starpu_codelet *cl = k3_codelet((enum k3_op)t->op);
 	struct starpu_vector_interface vector[t->n_access + 1];
-	void *buffers[t->n_access + 1], *arg = (void *)(uintptr_t)t->args;
+	void *buffers[t->n_access + 1], *buf[t->n_access + 1];
+	void *arg = (void *)(uintptr_t)t->args;
 	struct k3_batch_load_call load = {.args = t->args};
 	struct k3_vit_load_call patches = {.args = t->args};
 	struct k3_step_load_call step;
 
-	if (!cl)
+	if (t->comm >= 0 ? !s->comm : !cl)
 		return K3_ENODEV;
 	memset(vector, 0, sizeof(vector));
 	for (uint32_t i = 0; i < t->n_access; i++) {
@@ -135,6 +157,11 @@ run_task(struct k3_serial *s, const struct k3_plan *plan, const struct k3_task *
 			return K3_ENOMEM;
 		vector[i].ptr = (uintptr_t)p;
 		buffers[i] = &vector[i];
+		buf[i] = p;
+	}
+	if (t->comm >= 0) {
+		s->comm(s->comm_arg, t, buf);
+		return K3_OK;
 	}
 	if (t->op == K3_OP_BATCH_LOAD) {
 		load.batch = *batch;

@@ -97,7 +97,7 @@ check_PROGRAMS += \
 	tests/test_vit_merge \
 	tests/test_vit_project
 if HAVE_NCCL
-check_PROGRAMS += tests/test_comm_ranks
+check_PROGRAMS += tests/test_comm_ranks tests/test_comm_tower
 endif
 check_LTLIBRARIES += tests/libfixture.la
 TESTS += $(check_PROGRAMS)
@@ -152,6 +152,10 @@ tests_test_comm_ranks_SOURCES = \
 	tests/nccl_ranks.c \
 	tests/nccl_ranks.h \
 	tests/test_comm_ranks.c
+tests_test_comm_tower_SOURCES = \
+	tests/nccl_ranks.c \
+	tests/nccl_ranks.h \
+	tests/test_comm_tower.c
 
 LOG_COMPILER = $(SHELL) $(top_srcdir)/contrib/run-crit.sh
 LOG_DRIVER = env AM_TAP_AWK='$(AWK)' $(SHELL) $(top_srcdir)/build-aux/tap-driver.sh
