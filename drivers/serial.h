@@ -12,7 +12,8 @@ void k3_serial_destroy(struct k3_serial *serial); /* NULL is legal */
 /** How a communication task is done, given its buffers; without one they are refused. */
 typedef void k3_serial_comm(void *arg, const struct k3_task *task, void *const *buf);
 void k3_serial_on_comm(struct k3_serial *serial, k3_serial_comm *comm, void *arg);
-/** A persistent datum as the plans so far have left it, zeros when none named it; NULL: memory is out. */
+/** A persistent datum as the plans so far have left it, zeros when none named it; NULL: memory is
+ * out. */
 void *k3_serial_datum(struct k3_serial *serial, uint32_t datum);
 
 /**

@@ -1,5 +1,5 @@
-/* Memory of a run: a slot of a class is the same handle in every plan, so what counts is the most slots
- * of each class, not their sum over the plans. */
+/* Memory of a run: a slot of a class is the same handle in every plan, so what counts is the
+ * most slots of each class, not their sum over the plans. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -154,8 +154,8 @@ size_t k3_params_n_tensors(const struct k3_params *params);
 /** The i-th, i < n_tensors, in the order of the model. */
 void k3_params_tensor(const struct k3_params *params, size_t i, struct k3_ckpt_tensor *tensor);
 
-/** First tensor of a parameter that may have rows from row0 on: those before it end earlier, and all up
- * to first_tensor[param + 1] follow in the order of their rows. */
+/** First tensor of a parameter that may have rows from row0 on: those before it end earlier, and
+ * all up to first_tensor[param + 1] follow in the order of their rows. */
 size_t k3_params_tensor_at(const struct k3_params *params, size_t param, size_t row0);
 
 /**

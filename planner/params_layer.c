@@ -1,5 +1,5 @@
-/* Parameters of a layer of the text model, in the order of the table of model.md 11.  The trap: experts
- * are stacked, so one parameter stands for many checkpoint tensors. */
+/* Parameters of a layer of the text model, in the order of the table of model.md 11.  The trap:
+ * experts are stacked, so one parameter stands for many checkpoint tensors. */
 #include "../common/status.h"
 #include "params_table.h"
 

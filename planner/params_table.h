@@ -13,8 +13,8 @@ struct k3i_params_table {
 	int status;
 };
 
-/** A parameter of the table: a matrix [rows, cols], or with rows 0 a vector of cols elements; named as
- * printf does. NULL when memory is out; what follows takes that. */
+/** A parameter of the table: a matrix [rows, cols], or with rows 0 a vector of cols elements;
+ * named as printf does. NULL when memory is out; what follows takes that. */
 struct k3_param *k3i_params_add(struct k3i_params_table *t, enum k3_role role, int layer,
 				enum k3_unit unit, size_t rows, size_t cols, const char *fmt, ...)
 	__attribute__((format(printf, 7, 8)));

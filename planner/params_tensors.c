@@ -1,5 +1,5 @@
-/* Checkpoint tensors of the parameter table.  The trap: a stack of experts is one parameter and many
- * tensors, and layer 0's mixer pair exists in checkpoints but not in the model. */
+/* Checkpoint tensors of the parameter table.  The trap: a stack of experts is one parameter and
+ * many tensors, and layer 0's mixer pair exists in checkpoints but not in the model. */
 #include <stdio.h>
 #include <string.h>
 

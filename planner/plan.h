@@ -210,8 +210,8 @@ struct k3_plan {
 	uint64_t layout_hash;
 	double flops;	     /* of all tasks */
 	uint64_t slot_bytes; /* of all slots */
-	/* rounds of the loops that search while a plan is built: they grow like its positions, which
-	 * tests hold fast */
+	/* rounds of the loops that search while a plan is built: they grow like its positions,
+	 * which tests hold fast */
 	uint64_t steps;
 	struct k3_arena *arena; /* owns everything above */
 };

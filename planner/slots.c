@@ -1,10 +1,11 @@
 /* Slots: each short-lived datum gets a place of its size class.  A place is free again run_ahead
- * positions after the last use of its datum, so that tasks a little ahead do not wait for it; that
- * distance is what bounds the run-ahead, and memory with it.
+ * positions after the last use of its datum, so that tasks a little ahead do not wait for it;
+ * that distance is what bounds the run-ahead, and memory with it.
  *
- * One walk over the positions: places whose reserve ends go to their class, then data that begin take
- * the youngest free place of theirs.  The trap: a plan has hundreds of thousands of places in a few
- * classes, so the free ones of a class lie in a heap; nothing searches the reserved ones. */
+ * One walk over the positions: places whose reserve ends go to their class, then data that begin
+ * take the youngest free place of theirs.  The trap: a plan has hundreds of thousands of places
+ * in a few classes, so the free ones of a class lie in a heap; nothing searches the reserved
+ * ones. */
 #include <stdlib.h>
 #include <string.h>
 

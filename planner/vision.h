@@ -25,8 +25,8 @@ struct k3i_vision {
 	 * values */
 	uint32_t *dy, *dz, *dx, *dmid, *dout, *delta, *dq, *dkv;
 	const int32_t **map_rows; /* [own text tile] */
-	/* places of the vision tiles whose features an own text tile takes, in the order of its rows;
-	 * own text tiles that take those of a place, ascending */
+	/* places of the vision tiles whose features an own text tile takes, in the order of its
+	 * rows; own text tiles that take those of a place, ascending */
 	struct k3i_lists takes, readers;
 };
 
@@ -102,8 +102,8 @@ struct k3_vit_project_args k3i_vit_project_args(const struct k3i_walk *w, size_t
 /* planner/vision_attn.c */
 void k3i_vit_attn_fwd(struct k3i_walk *w, int block, size_t i);
 void k3i_vit_attn_bwd(struct k3i_walk *w, int block, size_t i);
-/** Pairs of attention depend on the images: every tile meets itself at least, and more work space than
- * K3I_WORK_AHEAD pairs take is never held, so the sweep has at least so many positions. */
+/** Pairs of attention depend on the images: every tile meets itself at least, and more work space
+ * than K3I_WORK_AHEAD pairs take is never held, so the sweep has at least so many positions. */
 void k3i_vit_pad_pairs(struct k3i_walk *w);
 
 /** Width of a merged token. */

@@ -1,5 +1,6 @@
-/* Attention of the tower: a tile sees the tiles that share an item with it.  The trap: backward there is a
- * task for each pair of tiles, and sums need one order, so of a tile the keys descend. */
+/* Attention of the tower: a tile sees the tiles that share an item with it.  The trap: backward
+ * there is a task for each pair of tiles, and sums need one order, so of a tile the keys
+ * descend. */
 #include "vision.h"
 
 /* Pairs of a patch of tile i and one of tile j that see each other. */

@@ -1,10 +1,10 @@
-/* The tower under context parallelism (model.md 9.2): each rank of the group encodes whole items, its share by
- * patches (k3_vision_balance), and the projected features travel.  The members of the group see the
- * same images, so that all of them know every rank's tiles; a rank without items encodes a
- * placeholder, which stays at home.
+/* The tower under context parallelism (model.md 9.2): each rank of the group encodes whole
+ * items, its share by patches (k3_vision_balance), and the projected features travel.  The
+ * members of the group see the same images, so that all of them know every rank's tiles; a rank
+ * without items encodes a placeholder, which stays at home.
  *
- * A row of the stream belongs to one rank, so the gradient of a feature is not zero on one rank at
- * most: sums over the ranks are exact in any type. */
+ * A row of the stream belongs to one rank, so the gradient of a feature is not zero on one rank
+ * at most: sums over the ranks are exact in any type. */
 #include "../common/status.h"
 #include "mesh_comm.h"
 #include "vision.h"

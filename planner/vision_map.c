@@ -1,6 +1,7 @@
-/* Which features go where: rows and items both ascend, so one walk over the text tiles meets every item
- * once.  The trap: an item's tiles may be another cp rank's, and small items of a rank share a tile
- * although items of other ranks lie between them; so a text tile has a list of vision tiles, no run. */
+/* Which features go where: rows and items both ascend, so one walk over the text tiles meets
+ * every item once.  The trap: an item's tiles may be another cp rank's, and small items of a
+ * rank share a tile although items of other ranks lie between them; so a text tile has a list of
+ * vision tiles, no run. */
 #include "../common/status.h"
 #include "vision.h"
 

@@ -1,13 +1,14 @@
-/* Items to vision tiles.  A tile takes at most vision_patches patches, or one merge row when that alone
- * is more; a large item is cut in equal bands, a small one is never cut.  The trap: sizes and number of
- * slots must not depend on the images, so where their patches are bounded, every tile is sized as a full
- * one, and tiles that could be there take their positions.
+/* Items to vision tiles.  A tile takes at most vision_patches patches, or one merge row when
+ * that alone is more; a large item is cut in equal bands, a small one is never cut.  The trap:
+ * sizes and number of slots must not depend on the images, so where their patches are bounded,
+ * every tile is sized as a full one, and tiles that could be there take their positions.
  *
- * Tiles of at most P patches in all: a tile is opened when the next part does not fit into the last one,
- * so two neighbours hold more than vision_patches together, which is S patches or more when S is the next
- * multiple of a merged token.  So there are at most 2 floor(P / S) tiles, and one more when P leaves room
- * for a merged token.  Images of one merged token between images that fill a tile reach that number.
- * Tiles of several cp ranks have that number, and one more for each of them. */
+ * Tiles of at most P patches in all: a tile is opened when the next part does not fit into the
+ * last one, so two neighbours hold more than vision_patches together, which is S patches or more
+ * when S is the next multiple of a merged token.  So there are at most 2 floor(P / S) tiles, and
+ * one more when P leaves room for a merged token.  Images of one merged token between images
+ * that fill a tile reach that number. Tiles of several cp ranks have that number, and one more
+ * for each of them. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -192,6 +193,15 @@ cut_ranks(struct k3i_vtiles *v, struct cut *cut, struct k3_builder *b,
 	return K3_OK;
 }
 
+/* Place here of a tile that has a place among all of them. */
+static size_t
+place_of(const struct k3i_vtiles *v, const struct k3i_vrange *own, size_t place)
+{
+	if (place < own->first)
+		return v->n_most + place;
+	return place < own->first + own->n ? place - own->first : v->n_most + place - own->n;
+}
+
 /* Puts the tiles, which lie rank by rank, in their places. */
 static void
 place_tiles(struct k3i_vtiles *v, const struct cut *cut, const struct k3_plan_options *o,
@@ -209,11 +219,8 @@ place_tiles(struct k3i_vtiles *v, const struct cut *cut, const struct k3_plan_op
 		others += r == mine ? 0 : range->n;
 		memcpy(&v->tile[range->first], &cut->tile[from], range->n * sizeof(*v->tile));
 	}
-	/* from the place among all to the place here */
 	for (size_t i = 0; i < n_items; i++)
-		v->item[i].place += v->item[i].place < own.first	   ? v->n_most
-				    : v->item[i].place < own.first + own.n ? -own.first
-									   : v->n_most - own.n;
+		v->item[i].place = place_of(v, &own, v->item[i].place);
 	for (size_t i = 0; i < own.n; i++)
 		v->tile[i].key0 -= own.first;
 	if (v->placeholder)

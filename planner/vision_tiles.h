@@ -30,8 +30,8 @@ struct k3i_vrange {
 	size_t first, n;
 };
 
-/* Places: own tiles, phantoms up to n_most, then the tiles of other cp ranks, rank by rank, and their
- * phantoms.  A rank takes whole items; merged tokens are numbered by ranks, then by items. */
+/* Places: own tiles, phantoms up to n_most, then the tiles of other cp ranks, rank by rank, and
+ * their phantoms.  A rank takes whole items; merged tokens are numbered by ranks, then by items. */
 struct k3i_vtiles {
 	bool placeholder; /* no own item: one of a single merged token stands in */
 	size_t n, n_most; /* own tiles; those that positions and slots are taken for */
@@ -45,8 +45,8 @@ struct k3i_vtiles {
 
 /**
  * Checks the items of a layout against model and stream, deals them to the cp ranks
- * (k3_vision_balance) and cuts them. The items of a rank keep their order, so a tile's merged tokens
- * follow each other and the tiles that share an item are neighbours.
+ * (k3_vision_balance) and cuts them. The items of a rank keep their order, so a tile's merged
+ * tokens follow each other and the tiles that share an item are neighbours.
  * @return K3_OK, K3_ESHAPE (logged with the item's number and both values), K3_ELIMIT (more
  * patches than options allow; logged), K3_ENOMEM
  */

@@ -1,6 +1,6 @@
-/* The tower on several context-parallel ranks, in full: kernels of the CPU, a thread for each rank, NCCL's
- * calls over host memory.  The gradients are those of one rank, whoever encoded which image; what
- * differs is the order of sums. */
+/* The tower on several context-parallel ranks, in full: kernels of the CPU, a thread for each
+ * rank, NCCL's calls over host memory.  The gradients are those of one rank, whoever encoded
+ * which image; what differs is the order of sums. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <pthread.h>
@@ -86,8 +86,8 @@ communicate(void *arg, const struct k3_task *task, void *const *buf)
 		NULL, failed);
 }
 
-/* Half the square of features that a norm with equal weights made is the same for all of them, and what is
- * left of its gradient is rounding; so the weights differ. */
+/* Half the square of features that a norm with equal weights made is the same for all of them,
+ * and what is left of its gradient is rounding; so the weights differ. */
 static void
 spread_norm(struct k3_serial *s, const struct k3_model *m)
 {
@@ -247,7 +247,8 @@ TEST(the_same_in_bf16)
 	o.dtype = K3_BF16;
 	run_tower(&one, 1, &o, images);
 	run_tower(&many, 3, &o, images);
-	/* where BLAS takes other kernels for other numbers of rows, activations differ by their rounding */
+	/* where BLAS takes other kernels for other numbers of rows, activations differ by their
+	 * rounding */
 	expect_equal(&one, &many, 1e-2);
 	world_fini(&one);
 	world_fini(&many);

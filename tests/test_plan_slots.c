@@ -1,5 +1,5 @@
-/* Slots by the rule, looked for one by one; and that planning does not look for them, nor for anything
- * else, one by one: its steps grow like its positions. */
+/* Slots by the rule, looked for one by one; and that planning does not look for them, nor for
+ * anything else, one by one: its steps grow like its positions. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -189,8 +189,8 @@ TEST(steps_grow_like_positions_with_the_tokens)
 	expect_growth(c[0], c[1], "text");
 }
 
-/* Every row of a stack of experts gets its value from the tensors that hold it, and no others are looked
- * at: one more at the end of a block. */
+/* Every row of a stack of experts gets its value from the tensors that hold it, and no others
+ * are looked at: one more at the end of a block. */
 TEST(initial_values_of_a_block_look_at_its_own_tensors)
 {
 	struct k3_plan_options o;

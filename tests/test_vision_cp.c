@@ -1,5 +1,5 @@
-/* Images under context parallelism: each item is encoded on one rank, its features reach the rows of
- * every rank, and their gradients come back. */
+/* Images under context parallelism: each item is encoded on one rank, its features reach the
+ * rows of every rank, and their gradients come back. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -239,7 +239,8 @@ wants(const struct group *g, const struct k3_plan *plan, size_t text, int32_t nu
 	return false;
 }
 
-/* Backward every rank has a gradient of every tile, from the text tiles that wanted its features. */
+/* Backward every rank has a gradient of every tile, from the text tiles that wanted its
+ * features. */
 static void
 expect_gradients(const struct group *g, uint32_t rank)
 {
@@ -484,7 +485,8 @@ TEST(lives_of_what_travels_do_not_depend_on_the_images)
 				struct k3_microbatch what = backward ? first : loss_only;
 				struct k3_plan *none = vision_case_plan(model, 90, "", what),
 					       *some = vision_case_plan(model, 90, images[i], what);
-				/* layouts stay for the backward pass, whose pairs are the images' */
+				/* layouts stay for the backward pass, whose pairs are the
+				 * images' */
 				for (size_t k = 0; k < (backward ? 2 : 3); k++) {
 					struct life a[MOST_PLACES], b[MOST_PLACES];
 					size_t n = lives(none, names[k], a);

@@ -312,8 +312,8 @@ TEST(no_microbatch_needs_more_slots_of_a_class_than_the_bound)
 		expect_bound_of("cp=2", rank, &o, 30);
 }
 
-/* Few patches for many ranks: tiles of others, and whether there are any of one's own, change with the
- * images. */
+/* Few patches for many ranks: tiles of others, and whether there are any of one's own, change
+ * with the images. */
 TEST(no_microbatch_needs_more_slots_on_any_context_parallel_rank)
 {
 	static const uint64_t patches[] = {8, 40, 200, 500};

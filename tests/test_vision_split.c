@@ -104,8 +104,8 @@ TEST(plans_agree_with_the_table_of_another_planner)
 	expect_table("vit_cp_plan.tsv", 40);
 }
 
-/* Odd rows, single merge rows, a huge image, many small ones, more ranks than images: made row by row
- * (make_vision_split.py). */
+/* Odd rows, single merge rows, a huge image, many small ones, more ranks than images: made row
+ * by row (make_vision_split.py). */
 TEST(plans_at_the_edges_agree_with_a_table_made_row_by_row)
 {
 	expect_table("vision_split.tsv", 62);

@@ -28,8 +28,8 @@
  *   the work buffer alone, count as zeros.
  *
  * gather_features:
- *   Broadcast from the root of its vision features [m, D], a message per vision tile: one buffer per
- *   tile in order, R on the root, W on all others.
+ *   Broadcast from the root of its vision features [m, D], a message per vision tile: one buffer
+ *   per tile in order, R on the root, W on all others.
  * sum_feature_grads:
  *   Their gradient summed on the root: one buffer per tile in order, RW on the root, R on others.
  *
