@@ -6,6 +6,9 @@
 #define K3_ATTNRES_MIX_FWD_TEAM_CUH
 #include "mix_fwd.cuh"
 
+/* Threads of a block at most, and if a team does not need more; packs of a thread at most. */
+enum { FWD_THREADS = 512, FWD_SMALL = 256, FWD_PACKS = 2 };
+
 /* Rows of a token, by value. */
 template <int VALUES> struct fwd_rows {
 	struct k3_pointers<VALUES> row;
@@ -112,13 +115,14 @@ mix_packs_of(float (*x)[k3_pack<T>::n], const uint4 (*raw)[PACKS], float share)
 	return square;
 }
 
-template <typename T, int VALUES, int PACKS, int THREADS, int BLOCKS>
+/* BLOCKS of FWD_THREADS threads have registers on a multiprocessor, or more smaller ones. */
+template <typename T, int VALUES, int BLOCKS>
 static __global__ void
-__launch_bounds__(THREADS, BLOCKS)
+__launch_bounds__(FWD_THREADS, BLOCKS)
 	mix_fwd(T *y, float *stat, const __grid_constant__ struct fwd_rows<VALUES> rows,
 		const __grid_constant__ struct mix_vectors vec, size_t t, uint32_t bytes, float eps)
 {
-	constexpr int N = k3_pack<T>::n;
+	constexpr int N = k3_pack<T>::n, PACKS = FWD_PACKS;
 	extern __shared__ float shared[];
 	unsigned warps = blockDim.x / 32;
 	float *sums = shared + threadIdx.y * warps * (2 * VALUES + 1),

@@ -4,32 +4,28 @@
 #include "../norm/rms_cuda.h"
 #include "mix_fwd_team.cuh"
 
-/* Values in registers at most, packs of a thread, threads of a block, blocks of a multiprocessor.
- */
-enum { FEW = 3, FEW_PACKS = 4, FEW_THREADS = 256, FEW_BLOCKS = 2 };
-enum { MANY = 9, MANY_PACKS = 2, MANY_THREADS = 512, MANY_BLOCKS = 1 };
-
-/* With a team of all threads that a token needs; false: they are too many. */
-template <typename T, int VALUES, int PACKS, int THREADS, int BLOCKS>
+/* With a team of all threads that a token needs; false: they are too many, or the values. */
+template <typename T, int VALUES, int BLOCKS>
 static bool
 run(void *const *buf, const struct k3_mix_norm_fwd_args *a, const struct mix_vectors &vec,
     const struct k3_cuda *cuda)
 {
 	size_t bytes = a->d * sizeof(T);
-	unsigned team = team_threads(bytes / 16, PACKS);
+	unsigned team = team_threads(bytes / 16, FWD_PACKS);
+	unsigned threads = team > FWD_SMALL ? FWD_THREADS : FWD_SMALL;
 	struct fwd_rows<VALUES> rows;
 
-	if (bytes % 16 != 0 || team > THREADS || a->blocks.n + 1 > VALUES)
+	if (bytes % 16 != 0 || team > FWD_THREADS || a->blocks.n + 1 > VALUES)
 		return false;
 	rows.row = pointers_of<VALUES>(buf, a->blocks.first, a->blocks.n);
 	rows.row.p[a->blocks.n] = buf[2];
 	rows.n = (int)a->blocks.n + 1;
-	unsigned teams = THREADS / team < TEAMS_MOST ? THREADS / team : TEAMS_MOST;
+	unsigned teams = threads / team < TEAMS_MOST ? threads / team : TEAMS_MOST;
 	unsigned blocks = blocks_for(a->t, teams);
+	unsigned resident = BLOCKS * FWD_THREADS / threads * cuda->processors;
+	blocks = blocks < resident ? blocks : resident;
 	size_t shared = teams * (team / 32) * (2 * VALUES + 1) * sizeof(float);
-	if (blocks > BLOCKS * cuda->processors)
-		blocks = BLOCKS * cuda->processors;
-	mix_fwd<T, VALUES, PACKS, THREADS, BLOCKS>
+	mix_fwd<T, VALUES, BLOCKS>
 		<<<blocks, dim3(team, teams), shared, (cudaStream_t)cuda->stream>>>(
 			(T *)buf[0], (float *)buf[1], rows, vec, a->t, (uint32_t)bytes, a->eps);
 	K3_CUDA_LAUNCHED("mix_fwd");
@@ -69,9 +65,8 @@ mix_norm_fwd(void *const *buf, const struct k3_mix_norm_fwd_args *a, const struc
 	}
 	struct mix_vectors vec = {(const float *)buf[a->gamma.first],
 				  (const float *)buf[a->rho.first], (const float *)buf[a->w.first]};
-	if (aligned && run<T, FEW, FEW_PACKS, FEW_THREADS, FEW_BLOCKS>(buf, a, vec, cuda))
-		return;
-	if (aligned && run<T, MANY, MANY_PACKS, MANY_THREADS, MANY_BLOCKS>(buf, a, vec, cuda))
+	if (aligned && (run<T, 2, 2>(buf, a, vec, cuda) || run<T, 3, 2>(buf, a, vec, cuda) ||
+			run<T, 9, 1>(buf, a, vec, cuda)))
 		return;
 	run_any<T>(buf, a, vec, cuda);
 }

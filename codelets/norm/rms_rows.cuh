@@ -38,23 +38,23 @@ row_packs(uint4 *raw, const void *row, const uint32_t *at, uint32_t bytes)
 	}
 }
 
-/* A row's sum of squares over the team. */
+/* The thread's packs, widened; their sum of squares. */
 template <typename T>
 static __device__ __forceinline__ float
-square_sum(const float (*v)[k3_pack<T>::n], float *part)
+wide_squares(float (*v)[k3_pack<T>::n], const uint4 *raw)
 {
 	float even = 0, odd = 0;
 
 #pragma unroll
-	for (int i = 0; i < FWD_PACKS; i++)
+	for (int i = 0; i < FWD_PACKS; i++) {
+		pack_wide<T>(v[i], raw[i]);
 #pragma unroll
 		for (int k = 0; k < k3_pack<T>::n; k += 2) {
 			even += v[i][k] * v[i][k];
 			odd += v[i][k + 1] * v[i][k + 1];
 		}
-	even += odd;
-	team_sums<1>(&even, part);
-	return even;
+	}
+	return even + odd;
 }
 
 /* Scales a row and stores it. */
@@ -95,15 +95,13 @@ __launch_bounds__(FWD_THREADS, FWD_BLOCKS)
 	if (row < n)
 		row_packs<FWD_PACKS>(raw, (const char *)x + row * bytes, at, bytes);
 	for (; row < n; row += step, turn ^= 1) {
-		float v[FWD_PACKS][N], r = f.again ? f.stat[(row + 1) * f.step - 1] : 0.0f;
-#pragma unroll
-		for (int i = 0; i < FWD_PACKS; i++)
-			pack_wide<T>(v[i], raw[i]);
-		if (row + step < n)
-			row_packs<FWD_PACKS>(raw, (const char *)x + (row + step) * bytes, at,
-					     bytes);
-		if (!f.again) {
-			float sum = square_sum<T>(v, part[turn] + first);
+		float v[FWD_PACKS][N], sum = wide_squares<T>(v, raw), r;
+		row_packs<FWD_PACKS>(raw, (const char *)x + (row + step) * bytes, at,
+				     row + step < n ? bytes : 0);
+		if (f.again) {
+			r = f.stat[(row + 1) * f.step - 1];
+		} else {
+			team_sums<1>(&sum, part[turn] + first);
 			r = 1.0f / sqrtf(sum / (float)(bytes / sizeof(T)) + f.eps);
 			if (threadIdx.x == 0)
 				put_factor(f, row, r);
