@@ -1,7 +1,7 @@
 /* What both directions of the mix share: the list of a token's rows, and sums for all values at
  * once.
  *
- * Fast: a team of warps has a token, all values stay in registers (MIX_VALUES or fewer).  Any other
+ * Fast: a team of warps has a token, whose values are in registers or in shared memory.  Any other
  * shape: a thread block has a token and reads its rows from memory each time. */
 #ifndef K3_ATTNRES_MIX_CUH
 #define K3_ATTNRES_MIX_CUH
@@ -15,10 +15,6 @@ extern "C" {
 }
 
 enum {
-	MIX_VALUES = 9, /* in registers at most, and */
-	MIX_FEW = 3,	/* with more packs a thread: */
-	MIX_PACKS = 2,
-	MIX_FEW_PACKS = 4,
 	MIX_MOST = K3_MAX_LAYERS + 1 + 1, /* values and one more row */
 	MIX_THREADS = 512,		  /* of the kernels for any shape */
 	MIX_GROUP = 4			  /* values whose sums go over the warp together */
@@ -29,39 +25,6 @@ template <int MOST> struct mix_rows {
 	struct k3_pointers<MOST> row;
 	uint32_t n;
 };
-
-/** The pack of element `at` in row j. */
-template <typename T, int MOST>
-static __device__ __forceinline__ uint4
-mix_raw(const struct mix_rows<MOST> &rows, int j, size_t at)
-{
-	return *(const uint4 *)((const T *)rows.row.p[j] + at);
-}
-
-/** raw[j][i] = the thread's pack i of value j, for n values of a token of width d; zeros
- * elsewhere. */
-template <typename T, int VALUES, int PACKS, int MOST>
-static __device__ __forceinline__ void
-mix_values(uint4 (*raw)[PACKS], const struct mix_rows<MOST> &rows, size_t token, size_t d, int n)
-{
-#pragma unroll
-	for (int j = 0; j < VALUES; j++)
-#pragma unroll
-		for (int i = 0; i < PACKS; i++) {
-			size_t c = (threadIdx.x + i * blockDim.x) * k3_pack<T>::n;
-			raw[j][i] = make_uint4(0, 0, 0, 0);
-			if (j < n && c < d)
-				raw[j][i] = mix_raw<T>(rows, j, token * d + c);
-		}
-}
-
-/** Elements of a pack. */
-template <typename T>
-static __device__ __forceinline__ void
-mix_widen(float *x, const uint4 &raw)
-{
-	pack_load(x, (const T *)&raw);
-}
 
 /** Hides from the compiler that raw was widened before: it would rather keep the floats. */
 template <int VALUES, int PACKS>
@@ -75,44 +38,6 @@ mix_narrow(uint4 (*raw)[PACKS])
 			asm volatile(""
 				     : "+r"(raw[j][i].x), "+r"(raw[j][i].y), "+r"(raw[j][i].z),
 				       "+r"(raw[j][i].w));
-}
-
-/** x = sum of share[j] times pack i of value j. */
-template <typename T, int VALUES, int PACKS>
-static __device__ __forceinline__ void
-mix_of(float *x, const uint4 (*raw)[PACKS], int i, const float *share)
-{
-	constexpr int N = k3_pack<T>::n;
-
-#pragma unroll
-	for (int k = 0; k < N; k++)
-		x[k] = 0;
-#pragma unroll
-	for (int j = 0; j < VALUES; j++) {
-		float v[N];
-		mix_widen<T>(v, raw[j][i]);
-#pragma unroll
-		for (int k = 0; k < N; k++)
-			x[k] += share[j] * v[k];
-	}
-}
-
-/** Packs a thread of a team has at most. */
-template <int VALUES>
-static constexpr __host__ __device__ int
-mix_packs(void)
-{
-	return VALUES <= MIX_FEW ? MIX_FEW_PACKS : MIX_PACKS;
-}
-
-/** Threads of a team with so many values, 0: they do not fit. */
-static inline unsigned
-mix_team(size_t d, size_t unit, size_t values)
-{
-	size_t n = 16 / unit;
-	unsigned threads = team_threads(d / n, values <= MIX_FEW ? MIX_FEW_PACKS : MIX_PACKS);
-
-	return d % n == 0 && values <= MIX_VALUES && threads <= 256 ? threads : 0;
 }
 
 /* Eight sums over a warp at once: each step halves the sums that a lane carries.  Lane l gets the

@@ -65,6 +65,32 @@ pack_load(float *out, const T *from)
 		out[i] = wide(x[i]);
 }
 
+/** The elements of a pack that is in registers.  A bf16 is the upper half of a float, so that one
+ * instruction widens it; by halves of registers it takes three. */
+template <typename T>
+static __device__ __forceinline__ void pack_wide(float *out, const uint4 &raw);
+template <>
+__device__ __forceinline__ void
+pack_wide<float>(float *out, const uint4 &raw)
+{
+	out[0] = __uint_as_float(raw.x);
+	out[1] = __uint_as_float(raw.y);
+	out[2] = __uint_as_float(raw.z);
+	out[3] = __uint_as_float(raw.w);
+}
+template <>
+__device__ __forceinline__ void
+pack_wide<k3_bf16>(float *out, const uint4 &raw)
+{
+	const uint32_t pair[4] = {raw.x, raw.y, raw.z, raw.w};
+
+#pragma unroll
+	for (int i = 0; i < 4; i++) {
+		out[2 * i] = __uint_as_float(pair[i] << 16);
+		out[2 * i + 1] = __uint_as_float(pair[i] & 0xffff0000u);
+	}
+}
+
 /** Rounds and stores a pack at a 16-byte aligned address. */
 template <typename T>
 static __device__ __forceinline__ void
@@ -155,6 +181,21 @@ static __device__ __forceinline__ float
 sigmoid(float x)
 {
 	return reciprocal(1.0f + power_of_2(-1.44269504f * x));
+}
+
+/** The next kernel of the stream may take the place of blocks that end: only for a kernel whose
+ * successor begins with wait_for_predecessor, as k3_cuda_column_sums does. */
+static __device__ __forceinline__ void
+let_successor_start(void)
+{
+	asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
+/** Until the kernel before this one has ended and its results are there. */
+static __device__ __forceinline__ void
+wait_for_predecessor(void)
+{
+	asm volatile("griddepcontrol.wait;" ::: "memory");
 }
 
 /** Blocks for n elements, per_block each; at least one. */

@@ -43,6 +43,7 @@ cuda_sources = \
 	codelets/moe/moe_dispatch_cuda.cu \
 	codelets/moe/moe_route_cuda.cu \
 	codelets/moe/moe_wgmma.cu \
+	codelets/norm/column_sums_cuda.cu \
 	codelets/norm/rms_cuda.cu \
 	codelets/optim/adamw_cuda.cu \
 	codelets/optim/hash_cuda.cu \
@@ -61,8 +62,10 @@ cuda_sources = \
 cuda_headers = \
 	codelets/attnres/mix.cuh \
 	codelets/attnres/mix_bwd.cuh \
-	codelets/attnres/mix_bwd_team.cuh \
+	codelets/attnres/mix_bwd_ring.cuh \
+	codelets/attnres/mix_bwd_slots.cuh \
 	codelets/attnres/mix_fwd.cuh \
+	codelets/attnres/mix_fwd_team.cuh \
 	codelets/cuda/attn.cuh \
 	codelets/cuda/attn.h \
 	codelets/cuda/attn_bwd_load.cuh \
@@ -80,6 +83,7 @@ cuda_headers = \
 	codelets/cuda/kernels.h \
 	codelets/cuda/pipeline.cuh \
 	codelets/cuda/pointers.cuh \
+	codelets/cuda/ring.cuh \
 	codelets/cuda/runs.cuh \
 	codelets/cuda/situ.cuh \
 	codelets/cuda/team.cuh \
@@ -118,6 +122,7 @@ cuda_headers = \
 	codelets/moe/moe_finish.cuh \
 	codelets/moe/rows.cuh \
 	codelets/norm/rms_any.cuh \
+	codelets/norm/rms_rows.cuh \
 	codelets/optim/flat.cuh \
 	codelets/optim/rng.cuh \
 	codelets/vit/gelu.cuh \

@@ -38,7 +38,8 @@ size_t k3_cuda_rms_bwd_scratch(size_t n, size_t d);
  * every device, so that the order of a sum depends on sizes alone. */
 size_t k3_cuda_row_parts(size_t n, size_t d);
 
-/* to = (accumulate ? to : 0) + factor * sum of parts; parts are `pitch` floats apart. */
+/* to = (accumulate ? to : 0) + factor * sum of parts; parts are `pitch` floats apart.  The kernel
+ * that makes them may call let_successor_start (cuda/device.cuh). */
 struct k3_cuda_column_sum {
 	float *to;
 	const float *factor; /* NULL: 1 */

@@ -1,5 +1,6 @@
-/* Mix and norm on CUDA against the CPU kernels: values that fit in registers and others, teams of
- * one warp and of several, odd widths, more tokens than thread blocks. */
+/* Mix and norm on CUDA against the CPU kernels: values that fit in registers and others, rings
+ * that hold old gradients and rings too small for them, teams of one warp and of several, odd
+ * widths, more tokens than teams. */
 #include <criterion/criterion.h>
 #include <math.h>
 
@@ -11,11 +12,13 @@
 
 static const struct shape {
 	size_t t, d, n;
-} shapes[] = {{0, 64, 2},    {1, 8, 1},	     {5, 31, 3},    {257, 72, 2},  {300, 1024, 8},
-	      {1500, 64, 2}, {1200, 48, 8},  {70, 1024, 2}, {19, 2056, 5}, {7, 7168, 8},
-	      {3, 7168, 14}, {40, 40, 18},   {40, 40, 19},  {9, 56, 30},   {1100, 20, 24},
-	      {64, 16, 0},   {1, 5, 0},	     {2500, 24, 0}, {30, 1024, 0}, {6, 14000, 0},
-	      {0, 8, 0},     {130, 1028, 3}, {40, 4096, 2}, {21, 2048, 6}};
+} shapes[] = {{0, 64, 2},     {1, 8, 1},      {5, 31, 3},     {257, 72, 2},   {300, 1024, 8},
+	      {1500, 64, 2},  {1200, 48, 8},  {70, 1024, 2},  {19, 2056, 5},  {7, 7168, 8},
+	      {3, 7168, 14},  {40, 40, 18},   {40, 40, 19},   {9, 56, 30},    {1100, 20, 24},
+	      {64, 16, 0},    {1, 5, 0},      {2500, 24, 0},  {30, 1024, 0},  {6, 14000, 0},
+	      {0, 8, 0},      {130, 1028, 3}, {40, 4096, 2},  {21, 2048, 6},  {6000, 72, 2},
+	      {3000, 520, 8}, {300, 7168, 2}, {140, 7168, 8}, {3000, 40, 18}, {9000, 40, 0},
+	      {400, 7168, 0}};
 
 enum { SHAPES = sizeof(shapes) / sizeof(shapes[0]) };
 

@@ -2,7 +2,8 @@
  * of 20 by events), GB/s of inputs and outputs once, TFLOP/s where products dominate.
  *
  * Each call takes the next of several sets of buffers, which together are larger than the second-level
- * cache.  The shapes are those of the 24-layer debug model at 8,192 tokens.
+ * cache.  The shapes are those of the 24-layer debug model at 8,192 tokens; the mix also at the width
+ * of the published model.
  */
 #include <cuda_runtime_api.h>
 #include <math.h>
@@ -16,7 +17,7 @@
 #include "../../common/rng.h"
 
 enum { RUNS = 20, SETS = 4, MOST = 64, SCRATCH = 256 << 20 };
-enum { T = 8192, D = 1024, VOCAB = 163840, BLOCK = 16384, ROWS = 1024, FFN = 4096 };
+enum { T = 8192, D = 1024, WIDE = 7168, VOCAB = 163840, BLOCK = 16384, ROWS = 1024, FFN = 4096 };
 
 typedef void kernel(void *const *buf, const void *args, const struct k3_cuda *cuda);
 #define KERNEL(stem, type) ((kernel *)(void (*)(void))k3_##stem##_cuda_##type)
@@ -135,74 +136,74 @@ print(const char *name, const char *shape, double us, double bytes, double flops
 }
 
 static struct k3_weight
-vector(struct set *s)
+vector(struct set *s, size_t d)
 {
 	struct k3_weight w = {
-		.first = push(s, values(D, false)), .n = 1, .rows = 1, .cols = D, .block_rows = 1};
+		.first = push(s, values(d, false)), .n = 1, .rows = 1, .cols = d, .block_rows = 1};
 
 	return w;
 }
 
 static struct k3_list
-tensors(struct set *s, uint32_t n)
+tensors(struct set *s, uint32_t n, size_t d)
 {
 	struct k3_list list = {s->n, n};
 
 	for (uint32_t i = 0; i < n; i++)
-		push(s, values((size_t)T * D, true));
+		push(s, values(T * d, true));
 	return list;
 }
 
 static void
-mix_fwd(uint32_t n)
+mix_fwd(uint32_t n, size_t d)
 {
 	struct set sets[SETS] = {0};
-	struct k3_mix_norm_fwd_args a = {.t = T, .d = D, .eps = 1e-5f};
+	struct k3_mix_norm_fwd_args a = {.t = T, .d = d, .eps = 1e-5f};
 	char shape[64];
 
 	for (size_t i = 0; i < SETS; i++) {
 		struct set *s = &sets[i];
-		tensors(s, 1);
+		tensors(s, 1, d);
 		push(s, values(T * k3_mix_stat_len(n), false));
-		tensors(s, 1);
-		a.blocks = tensors(s, n);
-		a.gamma = vector(s);
-		a.rho = vector(s);
-		a.w = vector(s);
+		tensors(s, 1, d);
+		a.blocks = tensors(s, n, d);
+		a.gamma = vector(s, d);
+		a.rho = vector(s, d);
+		a.w = vector(s, d);
 		a.n_buf = s->n;
 	}
-	snprintf(shape, sizeof(shape), "T=%d D=%d values=%u", T, D, n + 1);
+	snprintf(shape, sizeof(shape), "T=%d D=%zu values=%u", T, d, n + 1);
 	print("mix_norm_fwd", shape, measure(KERNEL(mix_norm_fwd, bf16), sets, &a),
-	      2.0 * T * D * (n + 2), 0);
+	      2.0 * T * (double)d * (n + 2), 0);
 	release(sets);
 }
 
 static void
-mix_bwd(uint32_t n, uint32_t addends, uint32_t adds)
+mix_bwd(uint32_t n, uint32_t addends, uint32_t adds, size_t d)
 {
 	struct set sets[SETS] = {0};
-	struct k3_mix_norm_bwd_args a = {.t = T, .d = D, .eps = 1e-5f, .blocks_accumulate = adds};
+	struct k3_mix_norm_bwd_args a = {.t = T, .d = d, .eps = 1e-5f, .blocks_accumulate = adds};
 	char shape[64];
 
 	for (size_t i = 0; i < SETS; i++) {
 		struct set *s = &sets[i];
-		tensors(s, 2);
+		tensors(s, 2, d);
 		push(s, values(T * k3_mix_stat_len(n), false));
-		tensors(s, 1);
-		a.addends = tensors(s, addends);
-		a.blocks = tensors(s, n);
-		a.dblocks = tensors(s, n);
-		a.dgamma = vector(s);
-		a.drho = vector(s);
-		a.dw = vector(s);
-		a.gamma = vector(s);
-		a.rho = vector(s);
-		a.w = vector(s);
+		tensors(s, 1, d);
+		a.addends = tensors(s, addends, d);
+		a.blocks = tensors(s, n, d);
+		a.dblocks = tensors(s, n, d);
+		a.dgamma = vector(s, d);
+		a.drho = vector(s, d);
+		a.dw = vector(s, d);
+		a.gamma = vector(s, d);
+		a.rho = vector(s, d);
+		a.w = vector(s, d);
 		a.n_buf = s->n;
 	}
-	snprintf(shape, sizeof(shape), "T=%d D=%d values=%u%s", T, D, n + 1, adds ? " added" : "");
+	snprintf(shape, sizeof(shape), "T=%d D=%zu values=%u%s", T, d, n + 1, adds ? " added" : "");
 	print("mix_norm_bwd", shape, measure(KERNEL(mix_norm_bwd, bf16), sets, &a),
-	      2.0 * T * D * (3 + addends + n * (adds ? 3 : 2)), 0);
+	      2.0 * T * (double)d * (3 + addends + n * (adds ? 3 : 2)), 0);
 	release(sets);
 }
 
@@ -250,7 +251,7 @@ embedding(void)
 		ids[i] = (int32_t)(VOCAB * pow(k3_rng_uniform(2, i), 4));
 	for (size_t i = 0; i < SETS; i++) {
 		struct set *s = &sets[i];
-		tensors(s, 1);
+		tensors(s, 1, D);
 		push(s, copied(ids, sizeof(ids)));
 		a.table = (struct k3_weight){
 			.first = s->n, .rows = VOCAB, .cols = D, .block_rows = BLOCK, .n = 10};
@@ -375,11 +376,13 @@ main(void)
 	if (k3_cuda_init(&cuda, stream, SCRATCH) != 0)
 		return 1;
 	printf("op\tshape\tus\tgb_per_s\ttflop_per_s\n");
-	for (size_t i = 0; i < sizeof(blocks) / sizeof(blocks[0]); i++) {
-		mix_fwd(blocks[i]);
-		mix_bwd(blocks[i], 2, 0);
-		if (blocks[i])
-			mix_bwd(blocks[i], 2, 1);
+	for (size_t i = 0; i < 2 * sizeof(blocks) / sizeof(blocks[0]); i++) {
+		uint32_t n_blocks = blocks[i / 2];
+		size_t d = i % 2 ? WIDE : D;
+		mix_fwd(n_blocks, d);
+		mix_bwd(n_blocks, 2, 0, d);
+		if (n_blocks)
+			mix_bwd(n_blocks, 2, 1, d);
 	}
 	optimizer();
 	embedding();
