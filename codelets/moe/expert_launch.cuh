@@ -57,6 +57,16 @@ describe_beside(CUtensorMap *map, const void *p, size_t cols, size_t rows, size_
 	describe(map, p, dim, stride, box);
 }
 
+/* Gate and up of the same columns beside each other. */
+static void
+describe_pair(CUtensorMap *map, const void *p, size_t f, size_t rows)
+{
+	const size_t dim[4] = {f, rows, 2, 1}, stride[3] = {2 * f, f, rows * 2 * f};
+	const int box[2] = {BOX, 2};
+
+	describe(map, p, dim, stride, box);
+}
+
 static bool
 aligned(const void *p)
 {

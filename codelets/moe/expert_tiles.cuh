@@ -13,12 +13,33 @@
 
 enum { TILE_ROWS = 128, GROUPS = 2, BLOCK_THREADS = 128 * (1 + GROUPS) };
 
+/* Chunks of the ring through which tiles go to memory (expert_ring.cuh): bytes of each. */
+#ifndef RSTAGES
+#define RSTAGES 4
+#define RCHUNKS 5
+#endif
+enum { RING_STAGES = RSTAGES, CHUNKS = RCHUNKS, CHUNK_BYTES = 2 * BOX_BYTES };
+
+template <int PRODUCT>
+static __host__ __device__ constexpr bool
+ringed(void)
+{
+	return PRODUCT == DOWN || PRODUCT == D_HIDDEN || PRODUCT == D_LATENT;
+}
+
+template <int PRODUCT>
+static __host__ __device__ constexpr int
+tile_chunks(void)
+{
+	return PRODUCT == D_HIDDEN ? 4 : 2;
+}
+
 /* Columns of the product. */
 template <int PRODUCT>
 static __host__ __device__ constexpr int
 product_columns(void)
 {
-	return PRODUCT == D_HIDDEN || PRODUCT > WEIGHTS ? 128 : 192;
+	return PRODUCT == GATE_UP || PRODUCT == WEIGHTS ? 192 : 128;
 }
 
 /* Columns of the result: GATE_UP computes two for each. */
@@ -33,7 +54,7 @@ template <int PRODUCT>
 static __host__ __device__ constexpr int
 stages_of(void)
 {
-	return product_columns<PRODUCT>() == 128 ? 6 : 5;
+	return ringed<PRODUCT>() ? RING_STAGES : product_columns<PRODUCT>() == 128 ? 6 : 5;
 }
 
 /* Two boxes of x; y follows. */
@@ -68,7 +89,7 @@ y_rows(void)
 	return y_turned<PRODUCT>() ? BOX : product_columns<PRODUCT>() / y_boxes<PRODUCT>();
 }
 
-enum { X_BYTES = TILE_ROWS * BOX_ROW_BYTES };
+enum { X_BYTES = TILE_ROWS * BOX_ROW_BYTES, BARRIER_BYTES = 256 };
 
 /* Floats that a warpgroup of WEIGHTS stages on their way to memory, and how many runs of four a thread
  * stores of them. */
@@ -78,11 +99,14 @@ template <int PRODUCT>
 static __host__ __device__ constexpr int
 staged_bytes(void)
 {
-	return PRODUCT == WEIGHTS ? GROUPS * STAGED_FLOATS * (int)sizeof(float) : 0;
+	return ringed<PRODUCT>()    ? CHUNKS * CHUNK_BYTES
+	       : PRODUCT == WEIGHTS ? GROUPS * STAGED_FLOATS * (int)sizeof(float)
+				    : 0;
 }
 
 struct expert_job {
 	CUtensorMap x[2], y[2];
+	CUtensorMap gu, out; /* boxes of chunks */
 	struct expert_task task;
 	int width, depth; /* columns of the result, contraction; not of WEIGHTS */
 	int blocked;	  /* whole boxes of columns: a stage's boxes come by one copy */
@@ -101,6 +125,7 @@ struct tile {
 /* Shared memory: stages, barriers, first tile of each expert and its offsets. */
 struct layout {
 	uint32_t stages, full, empty, turn;
+	uint32_t ring, ring_turn, ring_bars;
 	int *first, *offs;
 	int *order;	/* experts as first[] counts them: of WEIGHTS those with long parts first */
 	float *staged;	/* STAGED_FLOATS for each warpgroup */
@@ -111,7 +136,7 @@ template <int PRODUCT>
 static __host__ __device__ constexpr size_t
 shared_bytes(int experts)
 {
-	return 1024 + stages_of<PRODUCT>() * stage_bytes<PRODUCT>() + 128 +
+	return 1024 + stages_of<PRODUCT>() * stage_bytes<PRODUCT>() + BARRIER_BYTES +
 	       staged_bytes<PRODUCT>() + sizeof(int) * GROUPS +
 	       3 * sizeof(int) * ((size_t)experts + 1);
 }
@@ -121,15 +146,19 @@ static __device__ __forceinline__ struct layout
 layout_of(unsigned char *raw, int experts)
 {
 	unsigned char *base = raw + (1024 - (shared_address(raw) & 1023)) % 1024;
-	unsigned char *bars = base + stages_of<PRODUCT>() * stage_bytes<PRODUCT>();
+	unsigned char *staged = base + stages_of<PRODUCT>() * stage_bytes<PRODUCT>();
+	unsigned char *bars = staged + staged_bytes<PRODUCT>();
 	struct layout l;
 
 	l.stages = shared_address(base);
 	l.full = shared_address(bars);
 	l.empty = l.full + 8 * stages_of<PRODUCT>();
 	l.turn = l.empty + 8 * stages_of<PRODUCT>();
-	l.staged = (float *)(bars + 128);
-	l.last_part = (int *)(bars + 128 + staged_bytes<PRODUCT>());
+	l.ring = shared_address(staged);
+	l.ring_turn = l.turn + 8 * GROUPS;
+	l.ring_bars = l.ring_turn + 8 * GROUPS;
+	l.staged = (float *)staged;
+	l.last_part = (int *)(bars + BARRIER_BYTES);
 	l.first = l.last_part + GROUPS;
 	l.offs = l.first + experts + 1;
 	l.order = l.offs + experts + 1;

@@ -41,6 +41,12 @@ launch_rows(struct expert_job *job, const struct k3_cuda *cuda)
 		describe_beside(&job->y[0], task->y[0], f, r, e, rows, boxes, job->blocked);
 	else
 		describe_beside(&job->y[0], task->y[0], r, 2 * f, e, rows, boxes, job->blocked);
+	if (PRODUCT == D_HIDDEN) {
+		describe_pair(&job->gu, task->gu, f, tk);
+		describe_pair(&job->out, task->out[0], f, tk);
+	} else if (ringed<PRODUCT>()) {
+		describe_rows(&job->out, task->out[0], r, tk, 1, 1, BOX, 1);
+	}
 	launch<PRODUCT>(job, cuda);
 }
 

@@ -3,6 +3,7 @@
 #define K3_MOE_EXPERT_WGMMA_CUH
 #include "expert_weights.cuh"
 #include "moe_finish.cuh"
+#include "expert_ring.cuh"
 
 /* `n` boxes beside each other from a column on, by one copy if they are whole. */
 static __device__ __forceinline__ void
@@ -143,23 +144,25 @@ finish_sums(float (&d)[2][product_columns<WEIGHTS>() / 2], const struct expert_j
 
 template <int PRODUCT, int N>
 static __device__ __forceinline__ void
-finish(const float (&d)[2][N], const struct expert_task *task, const struct tile *t,
-       const float (&weight)[2][2])
+finish(float (&d)[2][N], const struct expert_job *job, const struct layout *l,
+       const struct tile *t, float (&weight)[2][2], unsigned chunks)
 {
+	const struct expert_task *task = &job->task;
+
+	if constexpr (PRODUCT == D_HIDDEN)
+		ring_hidden(job, l, t, d, weight, chunks);
+	else if constexpr (ringed<PRODUCT>())
+		ring_rows(l, d, chunks);
 #pragma unroll
 	for (int m = 0; m < 2; m++) {
 		if constexpr (PRODUCT == GATE_UP)
 			finish_gate_up(task, t, d[m], m);
-		else if constexpr (PRODUCT == D_HIDDEN)
-			finish_hidden(task, t, d[m], m, weight[m]);
 		else if constexpr (PRODUCT == SPREAD)
 			finish_spread(task, t, d[m], m);
 		else if constexpr (PRODUCT == JOIN)
 			finish_join(task, t, d[m], m);
 		else if constexpr (PRODUCT == ROUTED)
 			finish_routed(task, t, d[m], m);
-		else
-			finish_rows(task, t, d[m], m, task->r);
 	}
 	if (PRODUCT == D_LATENT)
 		sum_parts(task, t);
@@ -176,10 +179,8 @@ compute_tile(const struct expert_job *job, const struct layout *l, const struct 
 	unsigned last = used + (unsigned)(t->depth + BOX - 1) / BOX;
 	float weight[2][2] = {};
 
-	if (PRODUCT == D_HIDDEN) {
+	if (PRODUCT == D_HIDDEN)
 		load_weights(weight, &job->task, t);
-		expect_hidden(&job->task, t);
-	}
 	if (PRODUCT == WEIGHTS)
 		expect_weights(&job->task, t);
 #pragma unroll
@@ -197,7 +198,7 @@ compute_tile(const struct expert_job *job, const struct layout *l, const struct 
 	if constexpr (PRODUCT == WEIGHTS)
 		finish_sums(d, job, t, l, index, group);
 	else
-		finish<PRODUCT>(d, &job->task, t, weight);
+		finish<PRODUCT>(d, job, l, t, weight, (round * GROUPS + group) * tile_chunks<PRODUCT>());
 }
 
 template <int PRODUCT>
@@ -230,6 +231,8 @@ prepare(const struct expert_job *job, const struct layout *l)
 		}
 		for (int i = 0; i < GROUPS; i++)
 			barrier_init(l->turn + 8 * i, 4);
+		if (ringed<PRODUCT>())
+			ring_init(l);
 		barrier_publish();
 	}
 	__syncthreads();
@@ -251,11 +254,15 @@ __launch_bounds__(BLOCK_THREADS, 1) multiply(const __grid_constant__ struct expe
 	prepare<PRODUCT>(&job, &l);
 	total = count_tiles<PRODUCT>(&job, &l);
 	if (threadIdx.x < 128) {
-		registers_less<40>();
+		registers_less<ringed<PRODUCT>() ? 56 : 40>();
 		if (threadIdx.x < 32)
 			load_tiles<PRODUCT>(&job, &l, total);
+		else if (PRODUCT == D_HIDDEN && threadIdx.x < 64)
+			load_chunks<PRODUCT>(&job, &l, total);
+		else if (ringed<PRODUCT>() && threadIdx.x >= 96)
+			store_chunks<PRODUCT>(&job, &l, total);
 	} else {
-		registers_more<232>();
+		registers_more<ringed<PRODUCT>() ? 224 : 232>();
 		compute_tiles<PRODUCT>(&job, &l, total, (int)(threadIdx.x >> 7) - 1);
 	}
 }
