@@ -18,9 +18,11 @@ struct chunk {
 	int round; /* parity of how often the place was used */
 };
 
+template <int PRODUCT>
 static __device__ __forceinline__ struct chunk
 chunk_of(const struct layout *l, unsigned used)
 {
+	const unsigned CHUNKS = chunks_of<PRODUCT>();
 	unsigned place = used % CHUNKS, bars = l->ring_bars + 8 * place;
 	struct chunk c;
 
@@ -33,11 +35,12 @@ chunk_of(const struct layout *l, unsigned used)
 }
 
 /* By one thread of the block. */
+template <int PRODUCT>
 static __device__ __forceinline__ void
 ring_init(const struct layout *l)
 {
-	for (unsigned i = 0; i < CHUNKS; i++) {
-		struct chunk c = chunk_of(l, i);
+	for (unsigned i = 0; i < chunks_of<PRODUCT>(); i++) {
+		struct chunk c = chunk_of<PRODUCT>(l, i);
 		barrier_init(c.full, 1);
 		barrier_init(c.done, 4);
 		barrier_init(c.empty, 1);
@@ -58,8 +61,8 @@ load_chunks(const struct expert_job *job, const struct layout *l, int total)
 		if (n % 32 == 0)
 			walk_find<PRODUCT>(&w, job, l, i);
 		struct tile t = walk_tile(&w, n % 32);
-		for (int q = 0; q < tile_chunks<PRODUCT>(); q++, used++) {
-			struct chunk c = chunk_of(l, used);
+		for (int q = 0; q < TILE_CHUNKS; q++, used++) {
+			struct chunk c = chunk_of<PRODUCT>(l, used);
 			if ((threadIdx.x & 31) == 0) {
 				barrier_wait(c.empty, c.round ^ 1);
 				barrier_expect(c.full, CHUNK_BYTES);
@@ -86,11 +89,11 @@ target_of(const struct expert_job *job, const struct tile *t, int q)
 	const bool pair = PRODUCT == D_HIDDEN;
 	struct target to;
 
-	to.row = t->row + (pair ? q / 2 : q) * BOX;
+	to.row = t->row + q / 2 * BOX;
 	to.end = t->end;
 	to.width = job->width;
 	to.pitch = (size_t)job->width * (pair ? 2 : 1);
-	to.col[0] = t->col + (pair ? q % 2 * BOX : 0);
+	to.col[0] = t->col + q % 2 * (pair ? BOX : 2 * BOX);
 	to.col[1] = to.col[0] + (pair ? 0 : BOX);
 	to.at[0] = (size_t)to.col[0];
 	to.at[1] = (size_t)to.col[1] + (pair ? to.width : 0);
@@ -138,8 +141,8 @@ store_chunks(const struct expert_job *job, const struct layout *l, int total)
 		if (n % 32 == 0)
 			walk_find<PRODUCT>(&w, job, l, i);
 		struct tile t = walk_tile(&w, n % 32);
-		for (int q = 0; q < tile_chunks<PRODUCT>(); q++, used++) {
-			struct chunk c = chunk_of(l, used);
+		for (int q = 0; q < TILE_CHUNKS; q++, used++) {
+			struct chunk c = chunk_of<PRODUCT>(l, used);
 			struct target to = target_of<PRODUCT>(job, &t, q);
 			barrier_wait(c.done, c.round);
 			if (to.row + BOX > to.end)
@@ -269,7 +272,7 @@ ring_hidden(const struct expert_job *job, const struct layout *l, const struct t
 	    const float (&d)[2][N], const float (&weight)[2][2], unsigned used)
 {
 	const int PIECE = RPIECE, per_chunk = N / 2 / PIECE, UNROLL = RUNROLL;
-	unsigned n = used / tile_chunks<D_HIDDEN>(), group = n % GROUPS, round = n / GROUPS;
+	unsigned n = used / TILE_CHUNKS, group = n % GROUPS, round = n / GROUPS;
 	float dot[2] = {0, 0};
 
 	barrier_wait(l->ring_turn + 8 * group, (round & 1) ^ (group == 0));
@@ -278,7 +281,7 @@ ring_hidden(const struct expert_job *job, const struct layout *l, const struct t
 		int q = i / per_chunk, m = q / 2;
 		const float weights[2] = {m ? weight[1][0] : weight[0][0],
 					  m ? weight[1][1] : weight[0][1]};
-		struct chunk c = chunk_of(l, used + q);
+		struct chunk c = chunk_of<D_HIDDEN>(l, used + q);
 		float x[PIECE];
 		barrier_wait(c.full, c.round);
 		if (i == 2 * N / PIECE - 1 && (threadIdx.x & 31) == 0)
@@ -300,7 +303,7 @@ static __device__ __forceinline__ void
 ring_hidden(const struct expert_job *job, const struct layout *l, const struct tile *t,
 	    float (&d)[2][N], float (&weight)[2][2], unsigned used)
 {
-	unsigned n = used / tile_chunks<D_HIDDEN>(), group = n % GROUPS, round = n / GROUPS;
+	unsigned n = used / TILE_CHUNKS, group = n % GROUPS, round = n / GROUPS;
 	float dot[2] = {0, 0};
 
 	barrier_wait(l->ring_turn + 8 * group, (round & 1) ^ (group == 0));
@@ -308,7 +311,7 @@ ring_hidden(const struct expert_job *job, const struct layout *l, const struct t
 	for (int m = 0; m < 2; m++) {
 #pragma unroll
 		for (int j = 0; j < 2; j++) {
-			struct chunk c = chunk_of(l, used + 2 * m + j);
+			struct chunk c = chunk_of<D_HIDDEN>(l, used + 2 * m + j);
 			float x[N / 2];
 			barrier_wait(c.full, c.round);
 			if (m && j && (threadIdx.x & 31) == 0)
@@ -328,14 +331,14 @@ ring_hidden(const struct expert_job *job, const struct layout *l, const struct t
 }
 #endif
 
-/* A tile as it is. */
-template <int N>
+/* Half of a tile as it is, by one of the groups. */
+template <int PRODUCT, int N>
 static __device__ __forceinline__ void
-ring_rows(const struct layout *l, const float (&d)[2][N], unsigned used)
+ring_rows(const struct layout *l, const float (&d)[2][N], unsigned used, int group)
 {
 #pragma unroll
 	for (int m = 0; m < 2; m++) {
-		struct chunk c = chunk_of(l, used + m);
+		struct chunk c = chunk_of<PRODUCT>(l, used + GROUPS * m + group);
 		uint32_t place = c.at + box_place();
 		barrier_wait(c.empty, c.round ^ 1);
 #pragma unroll

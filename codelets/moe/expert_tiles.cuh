@@ -16,9 +16,11 @@ enum { TILE_ROWS = 128, GROUPS = 2, BLOCK_THREADS = 128 * (1 + GROUPS) };
 /* Chunks of the ring through which tiles go to memory (expert_ring.cuh): bytes of each. */
 #ifndef RSTAGES
 #define RSTAGES 4
-#define RCHUNKS 5
+#define RCHUNKS 4
+#define WSTAGES 3
+#define WCHUNKS 4
 #endif
-enum { RING_STAGES = RSTAGES, CHUNKS = RCHUNKS, CHUNK_BYTES = 2 * BOX_BYTES };
+enum { RING_STAGES = RSTAGES, CHUNK_BYTES = 2 * BOX_BYTES };
 
 template <int PRODUCT>
 static __host__ __device__ constexpr bool
@@ -27,14 +29,32 @@ ringed(void)
 	return PRODUCT == DOWN || PRODUCT == D_HIDDEN || PRODUCT == D_LATENT;
 }
 
+enum { TILE_CHUNKS = 4 };
+
+/* Launched behind the product whose result it reads: its blocks may start when those end one by one. */
 template <int PRODUCT>
-static __host__ __device__ constexpr int
-tile_chunks(void)
+static __host__ __device__ constexpr bool
+second(void)
 {
-	return PRODUCT == D_HIDDEN ? 4 : 2;
+	return PRODUCT == DOWN || PRODUCT == D_LATENT;
 }
 
-/* Columns of the product. */
+/* Both warpgroups have half of a tile's columns, instead of tiles of their own. */
+template <int PRODUCT>
+static __host__ __device__ constexpr bool
+wide(void)
+{
+	return PRODUCT == DOWN || PRODUCT == D_LATENT;
+}
+
+template <int PRODUCT>
+static __host__ __device__ constexpr unsigned
+chunks_of(void)
+{
+	return wide<PRODUCT>() ? WCHUNKS : RCHUNKS;
+}
+
+/* Columns of a warpgroup's product. */
 template <int PRODUCT>
 static __host__ __device__ constexpr int
 product_columns(void)
@@ -42,19 +62,26 @@ product_columns(void)
 	return PRODUCT == GATE_UP || PRODUCT == WEIGHTS ? 192 : 128;
 }
 
+template <int PRODUCT>
+static __host__ __device__ constexpr int
+stage_columns(void)
+{
+	return product_columns<PRODUCT>() * (wide<PRODUCT>() ? GROUPS : 1);
+}
+
 /* Columns of the result: GATE_UP computes two for each. */
 template <int PRODUCT>
 static __host__ __device__ constexpr int
 tile_columns(void)
 {
-	return PRODUCT == GATE_UP ? product_columns<PRODUCT>() / 2 : product_columns<PRODUCT>();
+	return PRODUCT == GATE_UP ? product_columns<PRODUCT>() / 2 : stage_columns<PRODUCT>();
 }
 
 template <int PRODUCT>
 static __host__ __device__ constexpr int
 stages_of(void)
 {
-	return ringed<PRODUCT>() ? RING_STAGES : product_columns<PRODUCT>() == 128 ? 6 : 5;
+	return wide<PRODUCT>() ? WSTAGES : ringed<PRODUCT>() ? RING_STAGES : product_columns<PRODUCT>() == 128 ? 6 : 5;
 }
 
 /* Two boxes of x; y follows. */
@@ -62,7 +89,7 @@ template <int PRODUCT>
 static __host__ __device__ constexpr int
 stage_bytes(void)
 {
-	return (TILE_ROWS + product_columns<PRODUCT>()) * BOX * (int)sizeof(k3_bf16);
+	return (TILE_ROWS + stage_columns<PRODUCT>()) * BOX * (int)sizeof(k3_bf16);
 }
 
 /* y runs along the contraction in rows of 128 bytes */
@@ -79,17 +106,17 @@ template <int PRODUCT>
 static __host__ __device__ constexpr int
 y_boxes(void)
 {
-	return y_turned<PRODUCT>() ? product_columns<PRODUCT>() / BOX : PRODUCT == GATE_UP ? 2 : 1;
+	return y_turned<PRODUCT>() ? stage_columns<PRODUCT>() / BOX : PRODUCT == GATE_UP ? 2 : 1;
 }
 
 template <int PRODUCT>
 static __host__ __device__ constexpr int
 y_rows(void)
 {
-	return y_turned<PRODUCT>() ? BOX : product_columns<PRODUCT>() / y_boxes<PRODUCT>();
+	return y_turned<PRODUCT>() ? BOX : stage_columns<PRODUCT>() / y_boxes<PRODUCT>();
 }
 
-enum { X_BYTES = TILE_ROWS * BOX_ROW_BYTES, BARRIER_BYTES = 256 };
+enum { X_BYTES = TILE_ROWS * BOX_ROW_BYTES, BARRIER_BYTES = 256, HALF_BYTES = 128 * BOX_ROW_BYTES };
 
 /* Floats that a warpgroup of WEIGHTS stages on their way to memory, and how many runs of four a thread
  * stores of them. */
@@ -99,7 +126,7 @@ template <int PRODUCT>
 static __host__ __device__ constexpr int
 staged_bytes(void)
 {
-	return ringed<PRODUCT>()    ? CHUNKS * CHUNK_BYTES
+	return ringed<PRODUCT>()    ? chunks_of<PRODUCT>() * CHUNK_BYTES
 	       : PRODUCT == WEIGHTS ? GROUPS * STAGED_FLOATS * (int)sizeof(float)
 				    : 0;
 }

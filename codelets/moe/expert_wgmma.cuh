@@ -110,7 +110,7 @@ multiply_tile(float (&d)[2][N], const struct tile *t, unsigned used, const struc
 		uint32_t at = await_stage<PRODUCT>(l, used);
 		if (PRODUCT == WEIGHTS && t->depth - k < BOX)
 			clear_tail(at, t->depth - k, group);
-		uint64_t a = box_operand(at), b = box_operand(at + X_BYTES);
+		uint64_t a = box_operand(at), b = box_operand(at + X_BYTES + (wide<PRODUCT>() ? group * HALF_BYTES : 0));
 		wgmma_fence();
 #pragma unroll
 		for (int i = 0; i < BOX / 16; i++)
@@ -145,14 +145,14 @@ finish_sums(float (&d)[2][product_columns<WEIGHTS>() / 2], const struct expert_j
 template <int PRODUCT, int N>
 static __device__ __forceinline__ void
 finish(float (&d)[2][N], const struct expert_job *job, const struct layout *l,
-       const struct tile *t, float (&weight)[2][2], unsigned chunks)
+       const struct tile *t, float (&weight)[2][2], unsigned chunks, int group)
 {
 	const struct expert_task *task = &job->task;
 
 	if constexpr (PRODUCT == D_HIDDEN)
 		ring_hidden(job, l, t, d, weight, chunks);
 	else if constexpr (ringed<PRODUCT>())
-		ring_rows(l, d, chunks);
+		ring_rows<PRODUCT>(l, d, chunks, group);
 #pragma unroll
 	for (int m = 0; m < 2; m++) {
 		if constexpr (PRODUCT == GATE_UP)
@@ -164,7 +164,7 @@ finish(float (&d)[2][N], const struct expert_job *job, const struct layout *l,
 		else if constexpr (PRODUCT == ROUTED)
 			finish_routed(task, t, d[m], m);
 	}
-	if (PRODUCT == D_LATENT)
+	if (PRODUCT == D_LATENT && group == 0)
 		sum_parts(task, t);
 }
 
@@ -186,9 +186,10 @@ compute_tile(const struct expert_job *job, const struct layout *l, const struct 
 #pragma unroll
 	for (int i = 0; i < N; i++)
 		d[0][i] = d[1][i] = 0;
-	barrier_wait(l->turn + 8 * group, (round & 1) ^ (group == 0));
+	if (!wide<PRODUCT>())
+		barrier_wait(l->turn + 8 * group, (round / GROUPS & 1) ^ (group == 0));
 	multiply_tile<PRODUCT>(d, t, used, l, group);
-	if ((threadIdx.x & 31) == 0)
+	if (!wide<PRODUCT>() && (threadIdx.x & 31) == 0)
 		barrier_arrive(l->turn + 8 * (group ^ 1));
 	wgmma_wait<0>();
 	wgmma_pin(d[0]);
@@ -198,7 +199,7 @@ compute_tile(const struct expert_job *job, const struct layout *l, const struct 
 	if constexpr (PRODUCT == WEIGHTS)
 		finish_sums(d, job, t, l, index, group);
 	else
-		finish<PRODUCT>(d, job, l, t, weight, (round * GROUPS + group) * tile_chunks<PRODUCT>());
+		finish<PRODUCT>(d, job, l, t, weight, round * TILE_CHUNKS, group);
 }
 
 template <int PRODUCT>
@@ -212,8 +213,8 @@ compute_tiles(const struct expert_job *job, const struct layout *l, int total, i
 		if (n % 32 == 0)
 			walk_find<PRODUCT>(&w, job, l, i);
 		struct tile t = walk_tile(&w, n % 32);
-		if (n % GROUPS == group)
-			compute_tile<PRODUCT>(job, l, &t, used, i, group, (unsigned)n / GROUPS);
+		if (wide<PRODUCT>() || n % GROUPS == group)
+			compute_tile<PRODUCT>(job, l, &t, used, i, group, (unsigned)n);
 		used += (unsigned)t.steps;
 	}
 }
@@ -227,12 +228,12 @@ prepare(const struct expert_job *job, const struct layout *l)
 	if (threadIdx.x == 0) {
 		for (int i = 0; i < stages_of<PRODUCT>(); i++) {
 			barrier_init(l->full + 8 * i, 1);
-			barrier_init(l->empty + 8 * i, 4);
+			barrier_init(l->empty + 8 * i, wide<PRODUCT>() ? 4 * GROUPS : 4);
 		}
 		for (int i = 0; i < GROUPS; i++)
 			barrier_init(l->turn + 8 * i, 4);
 		if (ringed<PRODUCT>())
-			ring_init(l);
+			ring_init<PRODUCT>(l);
 		barrier_publish();
 	}
 	__syncthreads();
@@ -251,7 +252,11 @@ __launch_bounds__(BLOCK_THREADS, 1) multiply(const __grid_constant__ struct expe
 	struct layout l = layout_of<PRODUCT>(raw, job.task.experts);
 	int total;
 
+	if (PRODUCT == GATE_UP || PRODUCT == D_HIDDEN)
+		asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 	prepare<PRODUCT>(&job, &l);
+	if (second<PRODUCT>())
+		asm volatile("griddepcontrol.wait;" ::: "memory");
 	total = count_tiles<PRODUCT>(&job, &l);
 	if (threadIdx.x < 128) {
 		registers_less<ringed<PRODUCT>() ? 56 : 40>();
