@@ -102,44 +102,6 @@ box_load(uint32_t to, const CUtensorMap *map, uint32_t barrier, int col, int row
 		     : "memory");
 }
 
-/** Number of this block in its cluster of two. */
-static __device__ __forceinline__ int
-cluster_rank(void)
-{
-	return (int)(blockIdx.x & 1);
-}
-
-/** All threads of the cluster. */
-static __device__ __forceinline__ void
-cluster_sync(void)
-{
-	asm volatile("barrier.cluster.arrive.release;\n\tbarrier.cluster.wait.acquire;" ::: "memory");
-}
-
-/** Arrives at the barrier that a block of the cluster has at this address. */
-static __device__ __forceinline__ void
-barrier_arrive_at(uint32_t barrier, uint32_t rank)
-{
-	asm volatile("{\n\t.reg .b32 there;\n\t"
-		     "mapa.shared::cluster.u32 there, %0, %1;\n\t"
-		     "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n\t}" ::"r"(
-			     barrier),
-		     "r"(rank)
-		     : "memory");
-}
-
-/** To the same place in both blocks of a cluster; each has its barrier told. */
-static __device__ __forceinline__ void
-box_load_both(uint32_t to, const CUtensorMap *map, uint32_t barrier, int col, int row, int block,
-	      int matrix)
-{
-	asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
-		     ".multicast::cluster [%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(to),
-		     "l"(map), "r"(barrier), "r"(col), "r"(row), "r"(block), "r"(matrix),
-		     "h"((uint16_t)3)
-		     : "memory");
-}
-
 /** A box of the first block and matrix; what lies outside of it is not stored. */
 static __device__ __forceinline__ void
 box_store(uint32_t from, const CUtensorMap *map, int col, int row)

@@ -93,7 +93,7 @@ most_tiles(const struct expert_job *job)
 	if (PRODUCT == WEIGHTS)
 		return (task->tk / (size_t)task->part_rows + (size_t)task->experts) *
 		       (size_t)(job->tiles[0] + job->tiles[1]);
-	return (task->tk / unit_rows<PRODUCT>() + (size_t)task->experts) *
+	return (task->tk / TILE_ROWS + (size_t)task->experts) *
 	       blocks_for((size_t)job->width, tile_columns<PRODUCT>());
 }
 
@@ -102,24 +102,21 @@ static void
 launch(const struct expert_job *job, const struct k3_cuda *cuda)
 {
 	size_t bytes = shared_bytes<PRODUCT>(job->task.experts), tiles = most_tiles<PRODUCT>(job);
-	const unsigned pair = cluster_of<PRODUCT>();
-	unsigned clusters = cuda->processors > pair ? cuda->processors / pair : 1;
+	unsigned blocks = (unsigned)(tiles > cuda->processors ? cuda->processors : tiles);
+
 	cudaLaunchConfig_t config = {};
-	cudaLaunchAttribute attrs[2];
+	cudaLaunchAttribute early;
 
 	K3_CUDA_CHECK(cudaFuncSetAttribute(
 		multiply<PRODUCT>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
-	attrs[0].id = cudaLaunchAttributeClusterDimension;
-	attrs[0].val.clusterDim.x = pair;
-	attrs[0].val.clusterDim.y = attrs[0].val.clusterDim.z = 1;
-	attrs[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-	attrs[1].val.programmaticStreamSerializationAllowed = 1;
-	config.gridDim = dim3((tiles > clusters ? clusters : (unsigned)tiles) * pair);
+	early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+	early.val.programmaticStreamSerializationAllowed = 1;
+	config.gridDim = dim3(blocks);
 	config.blockDim = dim3(BLOCK_THREADS);
 	config.dynamicSmemBytes = bytes;
 	config.stream = (cudaStream_t)cuda->stream;
-	config.attrs = attrs;
-	config.numAttrs = second<PRODUCT>() ? 2 : 1;
+	config.attrs = &early;
+	config.numAttrs = second<PRODUCT>() ? 1 : 0;
 	K3_CUDA_CHECK(cudaLaunchKernelEx(&config, multiply<PRODUCT>, *job));
 	K3_CUDA_LAUNCHED("multiply");
 }

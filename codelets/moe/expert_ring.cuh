@@ -54,10 +54,10 @@ template <int PRODUCT>
 static __device__ __forceinline__ void
 load_chunks(const struct expert_job *job, const struct layout *l, int total)
 {
-	struct walk w = walk_of<PRODUCT>(total);
+	struct walk w = {0, (int)gridDim.x, total};
 	unsigned used = 0;
 
-	for (int i = walk_first<PRODUCT>(), n = 0; i < total; i += w.stride, n++) {
+	for (int i = (int)blockIdx.x, n = 0; i < total; i += w.stride, n++) {
 		if (n % 32 == 0)
 			walk_find<PRODUCT>(&w, job, l, i);
 		struct tile t = walk_tile(&w, n % 32);
@@ -134,10 +134,10 @@ template <int PRODUCT>
 static __device__ __forceinline__ void
 store_chunks(const struct expert_job *job, const struct layout *l, int total)
 {
-	struct walk w = walk_of<PRODUCT>(total);
+	struct walk w = {0, (int)gridDim.x, total};
 	unsigned used = 0;
 
-	for (int i = walk_first<PRODUCT>(), n = 0; i < total; i += w.stride, n++) {
+	for (int i = (int)blockIdx.x, n = 0; i < total; i += w.stride, n++) {
 		if (n % 32 == 0)
 			walk_find<PRODUCT>(&w, job, l, i);
 		struct tile t = walk_tile(&w, n % 32);

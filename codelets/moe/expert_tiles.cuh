@@ -20,9 +20,6 @@ enum { TILE_ROWS = 128, GROUPS = 2, BLOCK_THREADS = 128 * (1 + GROUPS) };
 #define WSTAGES 3
 #define WCHUNKS 4
 #endif
-#ifndef PAIRED
-#define PAIRED 1
-#endif
 enum { RING_STAGES = RSTAGES, CHUNK_BYTES = 2 * BOX_BYTES };
 
 template <int PRODUCT>
@@ -55,21 +52,6 @@ static __host__ __device__ constexpr unsigned
 chunks_of(void)
 {
 	return wide<PRODUCT>() ? WCHUNKS : RCHUNKS;
-}
-
-/* Blocks that multiply neighbouring rows by the same columns, each of which loads half of them. */
-template <int PRODUCT>
-static __host__ __device__ constexpr int
-cluster_of(void)
-{
-	return PAIRED && ringed<PRODUCT>() ? 2 : 1;
-}
-
-template <int PRODUCT>
-static __host__ __device__ constexpr int
-unit_rows(void)
-{
-	return TILE_ROWS * cluster_of<PRODUCT>();
 }
 
 /* Columns of a warpgroup's product. */
@@ -119,29 +101,19 @@ y_turned(void)
 	       PRODUCT == ROUTED;
 }
 
-/* Columns that a block loads for a stage. */
-template <int PRODUCT>
-static __host__ __device__ constexpr int
-load_columns(void)
-{
-	return stage_columns<PRODUCT>() / cluster_of<PRODUCT>();
-}
-
 /* How a stage's y is loaded: boxes beside each other and the rows of each. */
 template <int PRODUCT>
 static __host__ __device__ constexpr int
 y_boxes(void)
 {
-	return y_turned<PRODUCT>()  ? load_columns<PRODUCT>() / BOX
-	       : PRODUCT == GATE_UP ? 2
-				    : 1;
+	return y_turned<PRODUCT>() ? stage_columns<PRODUCT>() / BOX : PRODUCT == GATE_UP ? 2 : 1;
 }
 
 template <int PRODUCT>
 static __host__ __device__ constexpr int
 y_rows(void)
 {
-	return y_turned<PRODUCT>() ? BOX : load_columns<PRODUCT>() / y_boxes<PRODUCT>();
+	return y_turned<PRODUCT>() ? BOX : stage_columns<PRODUCT>() / y_boxes<PRODUCT>();
 }
 
 enum { X_BYTES = TILE_ROWS * BOX_ROW_BYTES, BARRIER_BYTES = 256, HALF_BYTES = 128 * BOX_ROW_BYTES };
@@ -227,7 +199,7 @@ units_of(int rows, int part_rows)
 {
 	if (PRODUCT == WEIGHTS)
 		return rows > 0 ? (rows + part_rows - 1) / part_rows : 1;
-	return (rows + unit_rows<PRODUCT>() - 1) / unit_rows<PRODUCT>();
+	return (rows + TILE_ROWS - 1) / TILE_ROWS;
 }
 
 static __device__ __forceinline__ int
@@ -341,8 +313,7 @@ tile_at(const struct expert_job *job, const struct layout *l, int index)
 		place_weights(&t, job, l, left);
 	} else {
 		t.side = 0;
-		t.row = l->offs[t.expert] + t.part * unit_rows<PRODUCT>() +
-			(cluster_of<PRODUCT>() > 1 ? cluster_rank() * TILE_ROWS : 0);
+		t.row = l->offs[t.expert] + t.part * TILE_ROWS;
 		t.end = l->offs[t.expert + 1];
 		t.col = left * tile_columns<PRODUCT>();
 		t.from = 0;
@@ -357,23 +328,6 @@ struct walk {
 	int first, stride, total;
 	struct tile mine;
 };
-
-/* Tiles of this block: from number walk_first on, a stride apart. */
-template <int PRODUCT>
-static __device__ __forceinline__ int
-walk_first(void)
-{
-	return (int)blockIdx.x / cluster_of<PRODUCT>();
-}
-
-template <int PRODUCT>
-static __device__ __forceinline__ struct walk
-walk_of(int total)
-{
-	struct walk w = {0, (int)gridDim.x / cluster_of<PRODUCT>(), total};
-
-	return w;
-}
 
 /* By all lanes of a warp: the tiles from number `first` on. */
 template <int PRODUCT>

@@ -15,22 +15,6 @@ load_beside(uint32_t to, uint32_t bar, const struct expert_job *job, const CUten
 			 matrix);
 }
 
-/* This block's half of the y of both blocks. */
-template <int PRODUCT>
-static __device__ __forceinline__ void
-load_shared(uint32_t to, uint32_t bar, const struct expert_job *job, const struct tile *t, int k)
-{
-	const int cols = load_columns<PRODUCT>(), n = job->blocked ? 1 : y_boxes<PRODUCT>();
-	int col = t->col + cluster_rank() * cols;
-
-	to += cluster_rank() * cols * BOX_ROW_BYTES;
-	if (!y_turned<PRODUCT>())
-		box_load_both(to, &job->y[0], bar, k, col, 0, t->expert);
-	for (int i = 0; y_turned<PRODUCT>() && i < n; i++, col += BOX, to += BOX_BYTES)
-		box_load_both(to, &job->y[0], bar, job->blocked ? 0 : col, k,
-			      job->blocked ? col / BOX : 0, t->expert);
-}
-
 /* A stage: x and y. */
 template <int PRODUCT>
 static __device__ __forceinline__ void
@@ -44,9 +28,7 @@ load_boxes(uint32_t to, uint32_t bar, const struct expert_job *job, const struct
 	else
 		box_load(to, x, bar, k, t->row, 0, 0);
 	to += X_BYTES;
-	if (cluster_of<PRODUCT>() > 1)
-		load_shared<PRODUCT>(to, bar, job, t, k);
-	else if (y_turned<PRODUCT>())
+	if (y_turned<PRODUCT>())
 		load_beside(to, bar, job, y, y_boxes<PRODUCT>(), t->col, t->from + k,
 			    PRODUCT == WEIGHTS ? 0 : t->expert);
 	else
@@ -59,10 +41,10 @@ static __device__ __forceinline__ void
 load_tiles(const struct expert_job *job, const struct layout *l, int total)
 {
 	const int stages = stages_of<PRODUCT>();
-	struct walk w = walk_of<PRODUCT>(total);
+	struct walk w = {0, (int)gridDim.x, total};
 	int stage = 0, round = 0;
 
-	for (int i = walk_first<PRODUCT>(), n = 0; i < total; i += w.stride, n++) {
+	for (int i = (int)blockIdx.x, n = 0; i < total; i += w.stride, n++) {
 		if (n % 32 == 0)
 			walk_find<PRODUCT>(&w, job, l, i);
 		struct tile t = walk_tile(&w, n % 32);
@@ -86,12 +68,8 @@ template <int PRODUCT>
 static __device__ __forceinline__ void
 release(const struct layout *l, unsigned used)
 {
-	uint32_t lane = threadIdx.x & 31, empty = l->empty + 8 * (used % stages_of<PRODUCT>());
-
-	if (cluster_of<PRODUCT>() > 1 && lane < 2)
-		barrier_arrive_at(empty, lane);
-	else if (lane == 0)
-		barrier_arrive(empty);
+	if ((threadIdx.x & 31) == 0)
+		barrier_arrive(l->empty + 8 * (used % stages_of<PRODUCT>()));
 }
 
 /* Address of the stage that is used as number `used`, when it is there. */
@@ -228,10 +206,10 @@ template <int PRODUCT>
 static __device__ __forceinline__ void
 compute_tiles(const struct expert_job *job, const struct layout *l, int total, int group)
 {
-	struct walk w = walk_of<PRODUCT>(total);
+	struct walk w = {0, (int)gridDim.x, total};
 	unsigned used = 0;
 
-	for (int i = walk_first<PRODUCT>(), n = 0; i < total; i += w.stride, n++) {
+	for (int i = (int)blockIdx.x, n = 0; i < total; i += w.stride, n++) {
 		if (n % 32 == 0)
 			walk_find<PRODUCT>(&w, job, l, i);
 		struct tile t = walk_tile(&w, n % 32);
@@ -250,7 +228,7 @@ prepare(const struct expert_job *job, const struct layout *l)
 	if (threadIdx.x == 0) {
 		for (int i = 0; i < stages_of<PRODUCT>(); i++) {
 			barrier_init(l->full + 8 * i, 1);
-			barrier_init(l->empty + 8 * i, (wide<PRODUCT>() ? 4 * GROUPS : 4) * cluster_of<PRODUCT>());
+			barrier_init(l->empty + 8 * i, wide<PRODUCT>() ? 4 * GROUPS : 4);
 		}
 		for (int i = 0; i < GROUPS; i++)
 			barrier_init(l->turn + 8 * i, 4);
@@ -263,10 +241,7 @@ prepare(const struct expert_job *job, const struct layout *l)
 	__syncthreads();
 	if (threadIdx.x < 32)
 		list_units<PRODUCT>(l, &job->task);
-	if (cluster_of<PRODUCT>() > 1)
-		cluster_sync();
-	else
-		__syncthreads();
+	__syncthreads();
 }
 
 template <int PRODUCT>
@@ -295,9 +270,6 @@ __launch_bounds__(BLOCK_THREADS, 1) multiply(const __grid_constant__ struct expe
 		registers_more<ringed<PRODUCT>() ? 224 : 232>();
 		compute_tiles<PRODUCT>(&job, &l, total, (int)(threadIdx.x >> 7) - 1);
 	}
-	/* the other block may still tell this one's barriers that it is done */
-	if (cluster_of<PRODUCT>() > 1)
-		cluster_sync();
 }
 
 #endif
