@@ -124,6 +124,29 @@ load_weights(float (&weight)[2][2], const struct expert_task *task, const struct
 	}
 }
 
+/* Rows as they are; `width` columns. */
+template <int N>
+static __device__ __forceinline__ void
+finish_rows(const struct expert_task *task, const struct tile *t, const float (&d)[N], int m,
+	    int width)
+{
+#pragma unroll
+	for (int half = 0; half < 2; half++) {
+		size_t row = (size_t)(t->row + local_row(m, half));
+		k3_bf16 *out = (k3_bf16 *)task->out[0] + row * width + thread_col(t);
+#pragma unroll
+		for (int from = 0; from < N; from += 16) {
+			uint32_t w[4];
+#pragma unroll
+			for (int i = 0; i < 4; i++)
+				w[i] = bf16_pair(d[from + 4 * i + 2 * half],
+						 d[from + 4 * i + 2 * half + 1]);
+			store_turned(out + 2 * from, w,
+				     row < (size_t)t->end && thread_col(t) + 2 * from < width);
+		}
+	}
+}
+
 /* The tile of the first columns adds up dwt of its rows. */
 static __device__ __forceinline__ void
 sum_parts(const struct expert_task *task, const struct tile *t)

@@ -61,6 +61,7 @@ load_chunks(const struct expert_job *job, const struct layout *l, int total)
 		if (n % 32 == 0)
 			walk_find<PRODUCT>(&w, job, l, i);
 		struct tile t = walk_tile(&w, n % 32);
+#pragma unroll 1
 		for (int q = 0; q < TILE_CHUNKS; q++, used++) {
 			struct chunk c = chunk_of<PRODUCT>(l, used);
 			if ((threadIdx.x & 31) == 0) {
@@ -104,17 +105,26 @@ target_of(const struct expert_job *job, const struct tile *t, int q)
 static __device__ __forceinline__ void
 store_rows(k3_bf16 *out, uint32_t chunk, const struct target *to)
 {
+	const int EACH = 4;
 	int lane = threadIdx.x & 31, run = lane & 7;
 
-	for (int b = 0; b < 2; b++) {
-		bool there = to->col[b] + 8 * run < to->width;
-		for (int row = lane >> 3; to->row + row < to->end && row < BOX; row += 4)
-			if (there)
-				*reinterpret_cast<uint4 *>(out + (to->row + row) * to->pitch +
-							   to->at[b] + 8 * run) =
-					shared_load_16(chunk + b * BOX_BYTES +
-						       row * BOX_ROW_BYTES +
-						       ((run ^ (row & 7)) << 4));
+#pragma unroll 1
+	for (int part = 0; part < 8; part++) {
+		int b = part / 4, row0 = part % 4 * 16 + (lane >> 3);
+		uint4 x[EACH];
+#pragma unroll
+		for (int i = 0; i < EACH; i++) {
+			int row = row0 + 4 * i;
+			x[i] = shared_load_16(chunk + b * BOX_BYTES + row * BOX_ROW_BYTES +
+					      ((run ^ (row & 7)) << 4));
+		}
+#pragma unroll
+		for (int i = 0; i < EACH; i++) {
+			int row = to->row + row0 + 4 * i;
+			if (row < to->end && to->col[b] + 8 * run < to->width)
+				*reinterpret_cast<uint4 *>(out + row * to->pitch + to->at[b] +
+							   8 * run) = x[i];
+		}
 	}
 }
 
@@ -141,11 +151,12 @@ store_chunks(const struct expert_job *job, const struct layout *l, int total)
 		if (n % 32 == 0)
 			walk_find<PRODUCT>(&w, job, l, i);
 		struct tile t = walk_tile(&w, n % 32);
+#pragma unroll 1
 		for (int q = 0; q < TILE_CHUNKS; q++, used++) {
 			struct chunk c = chunk_of<PRODUCT>(l, used);
 			struct target to = target_of<PRODUCT>(job, &t, q);
 			barrier_wait(c.done, c.round);
-			if (to.row + BOX > to.end)
+			if (LSU || to.row + BOX > to.end)
 				store_rows((k3_bf16 *)job->task.out[0], c.at, &to);
 			else if ((threadIdx.x & 31) == 0)
 				store_boxes<PRODUCT>(job, c.at, &to);
@@ -204,42 +215,32 @@ hidden_pair_gradient(uint32_t *g, uint32_t *u, float dh0, float dh1, float weigh
 	return dot;
 }
 
-/* Some of a warpgroup's sums; `piece` counts them. */
-template <int PIECE, int N>
-static __device__ __forceinline__ void
-pick(float (&x)[PIECE], const float (&d)[2][N], int piece)
-{
-#pragma unroll
-	for (int i = 0; i < 2 * N / PIECE; i++)
-		if (piece == i)
-#pragma unroll
-			for (int k = 0; k < PIECE; k++)
-#if BRANCHY
-				asm volatile("mov.b32 %0, %1;" : "=f"(x[k]) : "f"(d[i * PIECE / N][i * PIECE % N + k]));
-#else
-				x[k] = d[i * PIECE / N][i * PIECE % N + k];
-#endif
-}
-
 /* Columns of a half tile, whose g and u are at `place`. */
 template <int PIECE>
 static __device__ __forceinline__ void
 hidden_piece(uint32_t place, const float (&x)[PIECE], const float (&weights)[2], float (&dot)[2],
 	     const struct expert_task *task)
 {
+	const int RUNS = PIECE / 8;
+	uint32_t g[RUNS][4], u[RUNS][4];
+
 #pragma unroll
-	for (int i = 0; i < PIECE / 8; i++) {
-		uint32_t g[4], u[4], at = place ^ 32u * i;
-		shared_load_matrices(g, at);
-		shared_load_matrices(u, at + BOX_BYTES);
+	for (int i = 0; i < RUNS; i++) {
+		shared_load_matrices(g[i], place ^ 32u * i);
+		shared_load_matrices(u[i], (place ^ 32u * i) + BOX_BYTES);
+	}
+#pragma unroll
+	for (int i = 0; i < RUNS; i++)
 #pragma unroll
 		for (int q = 0; q < 4; q++) {
 			const int k = 8 * i + 2 * q;
-			dot[q % 2] = hidden_pair_gradient(&g[q], &u[q], x[k], x[k + 1],
+			dot[q % 2] = hidden_pair_gradient(&g[i][q], &u[i][q], x[k], x[k + 1],
 							  weights[q % 2], dot[q % 2], task);
 		}
-		shared_store_matrices(at, g);
-		shared_store_matrices(at + BOX_BYTES, u);
+#pragma unroll
+	for (int i = 0; i < RUNS; i++) {
+		shared_store_matrices(place ^ 32u * i, g[i]);
+		shared_store_matrices((place ^ 32u * i) + BOX_BYTES, u[i]);
 	}
 }
 
@@ -259,45 +260,6 @@ store_dots(float (&dot)[2], const struct expert_task *task, const struct tile *t
 	}
 }
 
-#ifndef RPIECE
-#define RPIECE 32
-#define RUNROLL 1
-#endif
-/* A tile of d_hidden; `used` chunks were used before.  The loop is not unrolled: instructions that
- * do not fit the caches for them come slower than they are done. */
-#ifndef MLOOP
-template <int N>
-static __device__ __forceinline__ void
-ring_hidden(const struct expert_job *job, const struct layout *l, const struct tile *t,
-	    const float (&d)[2][N], const float (&weight)[2][2], unsigned used)
-{
-	const int PIECE = RPIECE, per_chunk = N / 2 / PIECE, UNROLL = RUNROLL;
-	unsigned n = used / TILE_CHUNKS, group = n % GROUPS, round = n / GROUPS;
-	float dot[2] = {0, 0};
-
-	barrier_wait(l->ring_turn + 8 * group, (round & 1) ^ (group == 0));
-#pragma unroll UNROLL
-	for (int i = 0; i < 2 * N / PIECE; i++) {
-		int q = i / per_chunk, m = q / 2;
-		const float weights[2] = {m ? weight[1][0] : weight[0][0],
-					  m ? weight[1][1] : weight[0][1]};
-		struct chunk c = chunk_of<D_HIDDEN>(l, used + q);
-		float x[PIECE];
-		barrier_wait(c.full, c.round);
-		if (i == 2 * N / PIECE - 1 && (threadIdx.x & 31) == 0)
-			barrier_arrive(l->ring_turn + 8 * (group ^ 1));
-		pick(x, d, i);
-		hidden_piece((c.at + box_place()) ^ (i % per_chunk * (PIECE * 4)), x, weights, dot,
-			     &job->task);
-		if ((i + 1) % per_chunk)
-			continue;
-		chunk_done(&c);
-		if (q % 2)
-			store_dots(dot, &job->task, t, m);
-	}
-}
-
-#else
 template <int N>
 static __device__ __forceinline__ void
 ring_hidden(const struct expert_job *job, const struct layout *l, const struct tile *t,
@@ -329,8 +291,6 @@ ring_hidden(const struct expert_job *job, const struct layout *l, const struct t
 		weight[0][0] = weight[1][0], weight[0][1] = weight[1][1];
 	}
 }
-#endif
-
 /* Half of a tile as it is, by one of the groups. */
 template <int PRODUCT, int N>
 static __device__ __forceinline__ void

@@ -14,6 +14,12 @@
 enum { TILE_ROWS = 128, GROUPS = 2, BLOCK_THREADS = 128 * (1 + GROUPS) };
 
 /* Chunks of the ring through which tiles go to memory (expert_ring.cuh): bytes of each. */
+#ifndef OLDL
+#define OLDL 0
+#endif
+#ifndef LSU
+#define LSU 0
+#endif
 #ifndef RSTAGES
 #define RSTAGES 4
 #define RCHUNKS 4
@@ -26,7 +32,7 @@ template <int PRODUCT>
 static __host__ __device__ constexpr bool
 ringed(void)
 {
-	return PRODUCT == DOWN || PRODUCT == D_HIDDEN || PRODUCT == D_LATENT;
+	return (!OLDL && (PRODUCT == DOWN || PRODUCT == D_LATENT)) || PRODUCT == D_HIDDEN;
 }
 
 enum { TILE_CHUNKS = 4 };
@@ -44,7 +50,7 @@ template <int PRODUCT>
 static __host__ __device__ constexpr bool
 wide(void)
 {
-	return PRODUCT == DOWN || PRODUCT == D_LATENT;
+	return !OLDL && (PRODUCT == DOWN || PRODUCT == D_LATENT);
 }
 
 template <int PRODUCT>
@@ -59,7 +65,7 @@ template <int PRODUCT>
 static __host__ __device__ constexpr int
 product_columns(void)
 {
-	return PRODUCT == GATE_UP || PRODUCT == WEIGHTS ? 192 : 128;
+	return PRODUCT == GATE_UP || PRODUCT == WEIGHTS || (OLDL && (PRODUCT == DOWN || PRODUCT == D_LATENT)) ? 192 : 128;
 }
 
 template <int PRODUCT>

@@ -163,6 +163,8 @@ finish(float (&d)[2][N], const struct expert_job *job, const struct layout *l,
 			finish_join(task, t, d[m], m);
 		else if constexpr (PRODUCT == ROUTED)
 			finish_routed(task, t, d[m], m);
+		else if constexpr (!ringed<PRODUCT>())
+			finish_rows(task, t, d[m], m, task->r);
 	}
 	if (PRODUCT == D_LATENT && group == 0)
 		sum_parts(task, t);
@@ -259,7 +261,7 @@ __launch_bounds__(BLOCK_THREADS, 1) multiply(const __grid_constant__ struct expe
 		asm volatile("griddepcontrol.wait;" ::: "memory");
 	total = count_tiles<PRODUCT>(&job, &l);
 	if (threadIdx.x < 128) {
-		registers_less<ringed<PRODUCT>() ? 56 : 40>();
+		registers_less<ringed<PRODUCT>() ? 72 : 40>();
 		if (threadIdx.x < 32)
 			load_tiles<PRODUCT>(&job, &l, total);
 		else if (PRODUCT == D_HIDDEN && threadIdx.x < 64)
@@ -267,7 +269,7 @@ __launch_bounds__(BLOCK_THREADS, 1) multiply(const __grid_constant__ struct expe
 		else if (ringed<PRODUCT>() && threadIdx.x >= 96)
 			store_chunks<PRODUCT>(&job, &l, total);
 	} else {
-		registers_more<ringed<PRODUCT>() ? 224 : 232>();
+		registers_more<ringed<PRODUCT>() ? 216 : 232>();
 		compute_tiles<PRODUCT>(&job, &l, total, (int)(threadIdx.x >> 7) - 1);
 	}
 }
