@@ -91,6 +91,20 @@ group_sync(int group)
 	asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
 }
 
+/** The next kernel of the stream may start where this one's blocks end, if it was launched to. */
+static __device__ __forceinline__ void
+let_next_start(void)
+{
+	asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
+/** Until what the kernels before have written is there. */
+static __device__ __forceinline__ void
+wait_for_last(void)
+{
+	asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
 /** What lies outside of the operand is zero. */
 static __device__ __forceinline__ void
 box_load(uint32_t to, const CUtensorMap *map, uint32_t barrier, int col, int row, int block,
@@ -102,7 +116,8 @@ box_load(uint32_t to, const CUtensorMap *map, uint32_t barrier, int col, int row
 		     : "memory");
 }
 
-/** A box of the first block and matrix; what lies outside of it is not stored. */
+/** A box of the first block and matrix; what lies outside of the operand is not stored.  Returns when
+ * the box in shared memory may be overwritten. */
 static __device__ __forceinline__ void
 box_store(uint32_t from, const CUtensorMap *map, int col, int row)
 {
@@ -110,12 +125,6 @@ box_store(uint32_t from, const CUtensorMap *map, int col, int row)
 		     "[%0, {%2, %3, %4, %4}], [%1];" ::"l"(map),
 		     "r"(from), "r"(col), "r"(row), "r"(0)
 		     : "memory");
-}
-
-/** Until the boxes that this thread stored may be overwritten. */
-static __device__ __forceinline__ void
-box_stores_read(void)
-{
 	asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 	asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
@@ -132,7 +141,7 @@ shared_load_16(uint32_t from)
 	return x;
 }
 
-/** Four matrices of 8 x 8 pairs of bytes; lane 8 i + j has the address of row j of matrix i. */
+/** Four matrices of 8 rows of 16 bytes; lane 8 i + j has the address of row j of matrix i. */
 static __device__ __forceinline__ void
 shared_load_matrices(uint32_t (&x)[4], uint32_t row)
 {

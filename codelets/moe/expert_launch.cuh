@@ -102,8 +102,6 @@ static void
 launch(const struct expert_job *job, const struct k3_cuda *cuda)
 {
 	size_t bytes = shared_bytes<PRODUCT>(job->task.experts), tiles = most_tiles<PRODUCT>(job);
-	unsigned blocks = (unsigned)(tiles > cuda->processors ? cuda->processors : tiles);
-
 	cudaLaunchConfig_t config = {};
 	cudaLaunchAttribute early;
 
@@ -111,12 +109,12 @@ launch(const struct expert_job *job, const struct k3_cuda *cuda)
 		multiply<PRODUCT>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
 	early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
 	early.val.programmaticStreamSerializationAllowed = 1;
-	config.gridDim = dim3(blocks);
+	config.gridDim = dim3((unsigned)(tiles > cuda->processors ? cuda->processors : tiles));
 	config.blockDim = dim3(BLOCK_THREADS);
 	config.dynamicSmemBytes = bytes;
 	config.stream = (cudaStream_t)cuda->stream;
 	config.attrs = &early;
-	config.numAttrs = second<PRODUCT>() ? 1 : 0;
+	config.numAttrs = follows<PRODUCT>() ? 1 : 0;
 	K3_CUDA_CHECK(cudaLaunchKernelEx(&config, multiply<PRODUCT>, *job));
 	K3_CUDA_LAUNCHED("multiply");
 }

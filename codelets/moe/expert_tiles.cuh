@@ -13,66 +13,20 @@
 
 enum { TILE_ROWS = 128, GROUPS = 2, BLOCK_THREADS = 128 * (1 + GROUPS) };
 
-/* Chunks of the ring through which tiles go to memory (expert_ring.cuh): bytes of each. */
-#ifndef OLDL
-#define OLDL 0
-#endif
-#ifndef LSU
-#define LSU 0
-#endif
-#ifndef RSTAGES
-#define RSTAGES 4
-#define RCHUNKS 4
-#define WSTAGES 3
-#define WCHUNKS 4
-#endif
-enum { RING_STAGES = RSTAGES, CHUNK_BYTES = 2 * BOX_BYTES };
-
+/* Launched behind the product whose result it reads: its blocks start as those end, and wait. */
 template <int PRODUCT>
 static __host__ __device__ constexpr bool
-ringed(void)
-{
-	return (!OLDL && (PRODUCT == DOWN || PRODUCT == D_LATENT)) || PRODUCT == D_HIDDEN;
-}
-
-enum { TILE_CHUNKS = 4 };
-
-/* Launched behind the product whose result it reads: its blocks may start when those end one by one. */
-template <int PRODUCT>
-static __host__ __device__ constexpr bool
-second(void)
+follows(void)
 {
 	return PRODUCT == DOWN || PRODUCT == D_LATENT;
 }
 
-/* Both warpgroups have half of a tile's columns, instead of tiles of their own. */
-template <int PRODUCT>
-static __host__ __device__ constexpr bool
-wide(void)
-{
-	return !OLDL && (PRODUCT == DOWN || PRODUCT == D_LATENT);
-}
-
-template <int PRODUCT>
-static __host__ __device__ constexpr unsigned
-chunks_of(void)
-{
-	return wide<PRODUCT>() ? WCHUNKS : RCHUNKS;
-}
-
-/* Columns of a warpgroup's product. */
+/* Columns of the product. */
 template <int PRODUCT>
 static __host__ __device__ constexpr int
 product_columns(void)
 {
-	return PRODUCT == GATE_UP || PRODUCT == WEIGHTS || (OLDL && (PRODUCT == DOWN || PRODUCT == D_LATENT)) ? 192 : 128;
-}
-
-template <int PRODUCT>
-static __host__ __device__ constexpr int
-stage_columns(void)
-{
-	return product_columns<PRODUCT>() * (wide<PRODUCT>() ? GROUPS : 1);
+	return PRODUCT == D_HIDDEN || PRODUCT > WEIGHTS ? 128 : 192;
 }
 
 /* Columns of the result: GATE_UP computes two for each. */
@@ -80,14 +34,14 @@ template <int PRODUCT>
 static __host__ __device__ constexpr int
 tile_columns(void)
 {
-	return PRODUCT == GATE_UP ? product_columns<PRODUCT>() / 2 : stage_columns<PRODUCT>();
+	return PRODUCT == GATE_UP ? product_columns<PRODUCT>() / 2 : product_columns<PRODUCT>();
 }
 
 template <int PRODUCT>
 static __host__ __device__ constexpr int
 stages_of(void)
 {
-	return wide<PRODUCT>() ? WSTAGES : ringed<PRODUCT>() ? RING_STAGES : product_columns<PRODUCT>() == 128 ? 6 : 5;
+	return PRODUCT == D_HIDDEN ? 4 : product_columns<PRODUCT>() == 128 ? 6 : 5;
 }
 
 /* Two boxes of x; y follows. */
@@ -95,7 +49,7 @@ template <int PRODUCT>
 static __host__ __device__ constexpr int
 stage_bytes(void)
 {
-	return (TILE_ROWS + stage_columns<PRODUCT>()) * BOX * (int)sizeof(k3_bf16);
+	return (TILE_ROWS + product_columns<PRODUCT>()) * BOX * (int)sizeof(k3_bf16);
 }
 
 /* y runs along the contraction in rows of 128 bytes */
@@ -112,34 +66,43 @@ template <int PRODUCT>
 static __host__ __device__ constexpr int
 y_boxes(void)
 {
-	return y_turned<PRODUCT>() ? stage_columns<PRODUCT>() / BOX : PRODUCT == GATE_UP ? 2 : 1;
+	return y_turned<PRODUCT>() ? product_columns<PRODUCT>() / BOX : PRODUCT == GATE_UP ? 2 : 1;
 }
 
 template <int PRODUCT>
 static __host__ __device__ constexpr int
 y_rows(void)
 {
-	return y_turned<PRODUCT>() ? BOX : stage_columns<PRODUCT>() / y_boxes<PRODUCT>();
+	return y_turned<PRODUCT>() ? BOX : product_columns<PRODUCT>() / y_boxes<PRODUCT>();
 }
 
-enum { X_BYTES = TILE_ROWS * BOX_ROW_BYTES, BARRIER_BYTES = 256, HALF_BYTES = 128 * BOX_ROW_BYTES };
+enum { X_BYTES = TILE_ROWS * BOX_ROW_BYTES };
 
 /* Floats that a warpgroup of WEIGHTS stages on their way to memory, and how many runs of four a thread
  * stores of them. */
 enum { STAGED_FLOATS = BOX * 40, STAGED_RUNS = BOX * 32 / 4 / 128 };
 
+/* Of D_HIDDEN: chunks of gate and up (expert_dgrad.cuh), boxes of both; those of a tile. */
+enum { RING_CHUNKS = 5, CHUNK_BYTES = 2 * BOX_BYTES, TILE_CHUNKS = 4 };
+
+template <int PRODUCT>
+static __host__ __device__ constexpr int
+ring_bytes(void)
+{
+	return PRODUCT == D_HIDDEN ? RING_CHUNKS * CHUNK_BYTES : 0;
+}
+
 template <int PRODUCT>
 static __host__ __device__ constexpr int
 staged_bytes(void)
 {
-	return ringed<PRODUCT>()    ? chunks_of<PRODUCT>() * CHUNK_BYTES
-	       : PRODUCT == WEIGHTS ? GROUPS * STAGED_FLOATS * (int)sizeof(float)
-				    : 0;
+	if (PRODUCT == D_HIDDEN)
+		return 8 * (GROUPS + 3 * RING_CHUNKS);
+	return PRODUCT == WEIGHTS ? GROUPS * STAGED_FLOATS * (int)sizeof(float) : 0;
 }
 
 struct expert_job {
 	CUtensorMap x[2], y[2];
-	CUtensorMap gu, out; /* boxes of chunks */
 	struct expert_task task;
 	int width, depth; /* columns of the result, contraction; not of WEIGHTS */
 	int blocked;	  /* whole boxes of columns: a stage's boxes come by one copy */
@@ -158,7 +121,7 @@ struct tile {
 /* Shared memory: stages, barriers, first tile of each expert and its offsets. */
 struct layout {
 	uint32_t stages, full, empty, turn;
-	uint32_t ring, ring_turn, ring_bars;
+	uint32_t ring, ring_turn; /* of D_HIDDEN: chunks; barriers */
 	int *first, *offs;
 	int *order;	/* experts as first[] counts them: of WEIGHTS those with long parts first */
 	float *staged;	/* STAGED_FLOATS for each warpgroup */
@@ -169,7 +132,7 @@ template <int PRODUCT>
 static __host__ __device__ constexpr size_t
 shared_bytes(int experts)
 {
-	return 1024 + stages_of<PRODUCT>() * stage_bytes<PRODUCT>() + BARRIER_BYTES +
+	return 1024 + stages_of<PRODUCT>() * stage_bytes<PRODUCT>() + ring_bytes<PRODUCT>() + 128 +
 	       staged_bytes<PRODUCT>() + sizeof(int) * GROUPS +
 	       3 * sizeof(int) * ((size_t)experts + 1);
 }
@@ -179,19 +142,18 @@ static __device__ __forceinline__ struct layout
 layout_of(unsigned char *raw, int experts)
 {
 	unsigned char *base = raw + (1024 - (shared_address(raw) & 1023)) % 1024;
-	unsigned char *staged = base + stages_of<PRODUCT>() * stage_bytes<PRODUCT>();
-	unsigned char *bars = staged + staged_bytes<PRODUCT>();
+	unsigned char *ring = base + stages_of<PRODUCT>() * stage_bytes<PRODUCT>(),
+		      *bars = ring + ring_bytes<PRODUCT>();
 	struct layout l;
 
 	l.stages = shared_address(base);
 	l.full = shared_address(bars);
 	l.empty = l.full + 8 * stages_of<PRODUCT>();
 	l.turn = l.empty + 8 * stages_of<PRODUCT>();
-	l.ring = shared_address(staged);
-	l.ring_turn = l.turn + 8 * GROUPS;
-	l.ring_bars = l.ring_turn + 8 * GROUPS;
-	l.staged = (float *)staged;
-	l.last_part = (int *)(bars + BARRIER_BYTES);
+	l.ring = shared_address(ring);
+	l.ring_turn = shared_address(bars + 128);
+	l.staged = (float *)(bars + 128);
+	l.last_part = (int *)(bars + 128 + staged_bytes<PRODUCT>());
 	l.first = l.last_part + GROUPS;
 	l.offs = l.first + experts + 1;
 	l.order = l.offs + experts + 1;

@@ -1,9 +1,9 @@
 /* The kernel of expert_wgmma.cu: who loads, who multiplies. */
 #ifndef K3_MOE_EXPERT_WGMMA_CUH
 #define K3_MOE_EXPERT_WGMMA_CUH
+#include "expert_dgrad.cuh"
 #include "expert_weights.cuh"
 #include "moe_finish.cuh"
-#include "expert_ring.cuh"
 
 /* `n` boxes beside each other from a column on, by one copy if they are whole. */
 static __device__ __forceinline__ void
@@ -110,7 +110,7 @@ multiply_tile(float (&d)[2][N], const struct tile *t, unsigned used, const struc
 		uint32_t at = await_stage<PRODUCT>(l, used);
 		if (PRODUCT == WEIGHTS && t->depth - k < BOX)
 			clear_tail(at, t->depth - k, group);
-		uint64_t a = box_operand(at), b = box_operand(at + X_BYTES + (wide<PRODUCT>() ? group * HALF_BYTES : 0));
+		uint64_t a = box_operand(at), b = box_operand(at + X_BYTES);
 		wgmma_fence();
 #pragma unroll
 		for (int i = 0; i < BOX / 16; i++)
@@ -144,15 +144,8 @@ finish_sums(float (&d)[2][product_columns<WEIGHTS>() / 2], const struct expert_j
 
 template <int PRODUCT, int N>
 static __device__ __forceinline__ void
-finish(float (&d)[2][N], const struct expert_job *job, const struct layout *l,
-       const struct tile *t, float (&weight)[2][2], unsigned chunks, int group)
+finish(const float (&d)[2][N], const struct expert_task *task, const struct tile *t)
 {
-	const struct expert_task *task = &job->task;
-
-	if constexpr (PRODUCT == D_HIDDEN)
-		ring_hidden(job, l, t, d, weight, chunks);
-	else if constexpr (ringed<PRODUCT>())
-		ring_rows<PRODUCT>(l, d, chunks, group);
 #pragma unroll
 	for (int m = 0; m < 2; m++) {
 		if constexpr (PRODUCT == GATE_UP)
@@ -163,10 +156,10 @@ finish(float (&d)[2][N], const struct expert_job *job, const struct layout *l,
 			finish_join(task, t, d[m], m);
 		else if constexpr (PRODUCT == ROUTED)
 			finish_routed(task, t, d[m], m);
-		else if constexpr (!ringed<PRODUCT>())
+		else
 			finish_rows(task, t, d[m], m, task->r);
 	}
-	if (PRODUCT == D_LATENT && group == 0)
+	if (PRODUCT == D_LATENT)
 		sum_parts(task, t);
 }
 
@@ -188,10 +181,9 @@ compute_tile(const struct expert_job *job, const struct layout *l, const struct 
 #pragma unroll
 	for (int i = 0; i < N; i++)
 		d[0][i] = d[1][i] = 0;
-	if (!wide<PRODUCT>())
-		barrier_wait(l->turn + 8 * group, (round / GROUPS & 1) ^ (group == 0));
+	barrier_wait(l->turn + 8 * group, (round & 1) ^ (group == 0));
 	multiply_tile<PRODUCT>(d, t, used, l, group);
-	if (!wide<PRODUCT>() && (threadIdx.x & 31) == 0)
+	if ((threadIdx.x & 31) == 0)
 		barrier_arrive(l->turn + 8 * (group ^ 1));
 	wgmma_wait<0>();
 	wgmma_pin(d[0]);
@@ -200,8 +192,10 @@ compute_tile(const struct expert_job *job, const struct layout *l, const struct 
 		release<PRODUCT>(l, last - 1);
 	if constexpr (PRODUCT == WEIGHTS)
 		finish_sums(d, job, t, l, index, group);
+	else if constexpr (PRODUCT == D_HIDDEN)
+		finish_hidden(&job->task, l, t, d, weight, GROUPS * round + group);
 	else
-		finish<PRODUCT>(d, job, l, t, weight, round * TILE_CHUNKS, group);
+		finish<PRODUCT>(d, &job->task, t);
 }
 
 template <int PRODUCT>
@@ -215,8 +209,8 @@ compute_tiles(const struct expert_job *job, const struct layout *l, int total, i
 		if (n % 32 == 0)
 			walk_find<PRODUCT>(&w, job, l, i);
 		struct tile t = walk_tile(&w, n % 32);
-		if (wide<PRODUCT>() || n % GROUPS == group)
-			compute_tile<PRODUCT>(job, l, &t, used, i, group, (unsigned)n);
+		if (n % GROUPS == group)
+			compute_tile<PRODUCT>(job, l, &t, used, i, group, (unsigned)n / GROUPS);
 		used += (unsigned)t.steps;
 	}
 }
@@ -230,12 +224,12 @@ prepare(const struct expert_job *job, const struct layout *l)
 	if (threadIdx.x == 0) {
 		for (int i = 0; i < stages_of<PRODUCT>(); i++) {
 			barrier_init(l->full + 8 * i, 1);
-			barrier_init(l->empty + 8 * i, wide<PRODUCT>() ? 4 * GROUPS : 4);
+			barrier_init(l->empty + 8 * i, 4);
 		}
 		for (int i = 0; i < GROUPS; i++)
 			barrier_init(l->turn + 8 * i, 4);
-		if (ringed<PRODUCT>())
-			ring_init<PRODUCT>(l);
+		if (PRODUCT == D_HIDDEN)
+			ring_init(l);
 		barrier_publish();
 	}
 	__syncthreads();
@@ -252,24 +246,25 @@ __launch_bounds__(BLOCK_THREADS, 1) multiply(const __grid_constant__ struct expe
 {
 	extern __shared__ unsigned char raw[];
 	struct layout l = layout_of<PRODUCT>(raw, job.task.experts);
+	const int LOADER_REGISTERS = PRODUCT == D_HIDDEN ? 56 : 40;
 	int total;
 
 	if (PRODUCT == GATE_UP || PRODUCT == D_HIDDEN)
-		asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+		let_next_start();
 	prepare<PRODUCT>(&job, &l);
-	if (second<PRODUCT>())
-		asm volatile("griddepcontrol.wait;" ::: "memory");
+	if (follows<PRODUCT>())
+		wait_for_last();
 	total = count_tiles<PRODUCT>(&job, &l);
 	if (threadIdx.x < 128) {
-		registers_less<ringed<PRODUCT>() ? 72 : 40>();
+		registers_less<LOADER_REGISTERS>();
 		if (threadIdx.x < 32)
 			load_tiles<PRODUCT>(&job, &l, total);
 		else if (PRODUCT == D_HIDDEN && threadIdx.x < 64)
-			load_chunks<PRODUCT>(&job, &l, total);
-		else if (ringed<PRODUCT>() && threadIdx.x >= 96)
-			store_chunks<PRODUCT>(&job, &l, total);
+			load_chunks(&job, &l, total);
+		else if (PRODUCT == D_HIDDEN && threadIdx.x < 96)
+			store_chunks(&job, &l, total);
 	} else {
-		registers_more<ringed<PRODUCT>() ? 216 : 232>();
+		registers_more<(3 * 168 - LOADER_REGISTERS) / 2>();
 		compute_tiles<PRODUCT>(&job, &l, total, (int)(threadIdx.x >> 7) - 1);
 	}
 }
