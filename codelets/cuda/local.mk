@@ -113,6 +113,7 @@ cuda_headers = \
 	codelets/mla/mla_norm.cuh \
 	codelets/moe/boxes.cuh \
 	codelets/moe/combine_short.cuh \
+	codelets/moe/expert_dgrad.cuh \
 	codelets/moe/expert_finish.cuh \
 	codelets/moe/expert_launch.cuh \
 	codelets/moe/expert_tiles.cuh \

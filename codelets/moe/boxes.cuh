@@ -91,6 +91,20 @@ group_sync(int group)
 	asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
 }
 
+/** The next kernel of the stream may start where this one's blocks end, if it was launched to. */
+static __device__ __forceinline__ void
+let_next_start(void)
+{
+	asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
+/** Until what the kernels before have written is there. */
+static __device__ __forceinline__ void
+wait_for_last(void)
+{
+	asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
 /** What lies outside of the operand is zero. */
 static __device__ __forceinline__ void
 box_load(uint32_t to, const CUtensorMap *map, uint32_t barrier, int col, int row, int block,
@@ -99,6 +113,49 @@ box_load(uint32_t to, const CUtensorMap *map, uint32_t barrier, int col, int row
 	asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
 		     "[%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(to),
 		     "l"(map), "r"(barrier), "r"(col), "r"(row), "r"(block), "r"(matrix)
+		     : "memory");
+}
+
+/** A box of the first block and matrix; what lies outside of the operand is not stored.  Returns when
+ * the box in shared memory may be overwritten. */
+static __device__ __forceinline__ void
+box_store(uint32_t from, const CUtensorMap *map, int col, int row)
+{
+	asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group "
+		     "[%0, {%2, %3, %4, %4}], [%1];" ::"l"(map),
+		     "r"(from), "r"(col), "r"(row), "r"(0)
+		     : "memory");
+	asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+	asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+
+static __device__ __forceinline__ uint4
+shared_load_16(uint32_t from)
+{
+	uint4 x;
+
+	asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+		     : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+		     : "r"(from)
+		     : "memory");
+	return x;
+}
+
+/** Four matrices of 8 rows of 16 bytes; lane 8 i + j has the address of row j of matrix i. */
+static __device__ __forceinline__ void
+shared_load_matrices(uint32_t (&x)[4], uint32_t row)
+{
+	asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+		     : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+		     : "r"(row)
+		     : "memory");
+}
+
+static __device__ __forceinline__ void
+shared_store_matrices(uint32_t row, const uint32_t (&x)[4])
+{
+	asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row),
+		     "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
 		     : "memory");
 }
 

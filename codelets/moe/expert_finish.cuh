@@ -112,42 +112,6 @@ finish_gate_up(const struct expert_task *task, const struct tile *t, const float
 	}
 }
 
-/* dg and du of one element from its dh; returns h dh. */
-static __device__ __forceinline__ float
-hidden_gradient(float *dg, float *du, float dh, float g, float u, float weight, float b1, float b2)
-{
-	struct situ_parts p = fast_situ(g, u, b1, b2);
-	float slope_g, slope_u;
-
-	situ_slopes(&p, b1, b2, &slope_g, &slope_u);
-	*dg = weight * dh * slope_g;
-	*du = weight * dh * slope_u;
-	return situ_value(&p, b1, b2) * dh;
-}
-
-/* Four pairs of g and u, d[at] on, become those of dg and du; returns the sum of h dh. */
-template <int N>
-static __device__ __forceinline__ float
-hidden_pairs(uint32_t (&g)[4], uint32_t (&u)[4], const float (&d)[N], const int at, float weight,
-	     const struct expert_task *task)
-{
-	const float b1 = task->beta1, b2 = task->beta2;
-	float dot = 0;
-
-#pragma unroll
-	for (int i = 0; i < 4; i++) {
-		const int k = at + 4 * i;
-		float dg[2], du[2];
-		dot += hidden_gradient(dg, du, d[k], pair_first(g[i]), pair_first(u[i]), weight, b1,
-				       b2);
-		dot += hidden_gradient(dg + 1, du + 1, d[k + 1], pair_second(g[i]),
-				       pair_second(u[i]), weight, b1, b2);
-		g[i] = bf16_pair(dg[0], dg[1]);
-		u[i] = bf16_pair(du[0], du[1]);
-	}
-	return dot;
-}
-
 /* Of this thread's rows; before the tile is computed, as one read waits for another. */
 static __device__ __forceinline__ void
 load_weights(float (&weight)[2][2], const struct expert_task *task, const struct tile *t)
@@ -157,67 +121,6 @@ load_weights(float (&weight)[2][2], const struct expert_task *task, const struct
 		int row = t->row + local_row(i / 2, i % 2);
 		if (row < t->end)
 			weight[i / 2][i % 2] = task->w[task->src[row]];
-	}
-}
-
-/* Eight columns of g or u that this thread would store, as the pairs that it has. */
-static __device__ __forceinline__ void
-load_turned(uint32_t (&w)[4], const k3_bf16 *from, bool there)
-{
-	uint4 x = there ? __ldcg(reinterpret_cast<const uint4 *>(from)) : make_uint4(0, 0, 0, 0);
-
-	w[0] = x.x, w[1] = x.y, w[2] = x.z, w[3] = x.w;
-}
-
-/* All of a row's g and u are read before the first is used. */
-template <int N>
-static __device__ __forceinline__ void
-finish_hidden(const struct expert_task *task, const struct tile *t, const float (&d)[N], int m,
-	      const float (&weights)[2])
-{
-#pragma unroll
-	for (int half = 0; half < 2; half++) {
-		int f = task->f, col = thread_col(t);
-		size_t row = (size_t)(t->row + local_row(m, half)), at = row * 2 * f + col;
-		bool live = row < (size_t)t->end;
-		const k3_bf16 *gu = (const k3_bf16 *)task->gu + at;
-		k3_bf16 *dgu = (k3_bf16 *)task->out[0] + at;
-		uint32_t g[N / 16][4], u[N / 16][4];
-		float dot = 0;
-#pragma unroll
-		for (int i = 0; i < N / 16; i++) {
-			load_turned(g[i], gu + 32 * i, live && col + 32 * i < f);
-			load_turned(u[i], gu + f + 32 * i, live && col + 32 * i < f);
-		}
-#pragma unroll
-		for (int i = 0; i < N / 16; i++) {
-			bool there = live && col + 32 * i < f;
-			turn<1>(g[i]);
-			turn<1>(u[i]);
-			dot += hidden_pairs(g[i], u[i], d, 16 * i + 2 * half, weights[half], task);
-			store_turned(dgu + 32 * i, g[i], there);
-			store_turned(dgu + f + 32 * i, u[i], there);
-		}
-		dot += __shfl_xor_sync(0xffffffffu, dot, 1);
-		dot += __shfl_xor_sync(0xffffffffu, dot, 2);
-		if (live && (threadIdx.x & 3) == 0)
-			task->part[row * task->parts + t->col / tile_columns<D_HIDDEN>()] = dot;
-	}
-}
-
-/* Before the tile is computed: its g and u come nearer. */
-static __device__ __forceinline__ void
-expect_hidden(const struct expert_task *task, const struct tile *t)
-{
-	const int line = 64, lines = tile_columns<D_HIDDEN>() / line;
-	size_t f = (size_t)task->f;
-
-	for (int i = threadIdx.x & 127; i < 2 * lines * TILE_ROWS; i += 128) {
-		int row = t->row + i / (2 * lines), col = t->col + i % lines * line;
-		const k3_bf16 *from =
-			(const k3_bf16 *)task->gu + row * 2 * f + col + (i / lines % 2 ? f : 0);
-		if (row < t->end && col < (int)f)
-			asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
 	}
 }
 

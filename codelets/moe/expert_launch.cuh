@@ -57,6 +57,16 @@ describe_beside(CUtensorMap *map, const void *p, size_t cols, size_t rows, size_
 	describe(map, p, dim, stride, box);
 }
 
+/* Gate and up of the same columns beside each other. */
+static void
+describe_pair(CUtensorMap *map, const void *p, size_t f, size_t rows)
+{
+	const size_t dim[4] = {f, rows, 2, 1}, stride[3] = {2 * f, f, rows * 2 * f};
+	const int box[2] = {BOX, 2};
+
+	describe(map, p, dim, stride, box);
+}
+
 static bool
 aligned(const void *p)
 {
@@ -92,11 +102,20 @@ static void
 launch(const struct expert_job *job, const struct k3_cuda *cuda)
 {
 	size_t bytes = shared_bytes<PRODUCT>(job->task.experts), tiles = most_tiles<PRODUCT>(job);
-	unsigned blocks = (unsigned)(tiles > cuda->processors ? cuda->processors : tiles);
+	cudaLaunchConfig_t config = {};
+	cudaLaunchAttribute early;
 
 	K3_CUDA_CHECK(cudaFuncSetAttribute(
 		multiply<PRODUCT>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
-	multiply<PRODUCT><<<blocks, BLOCK_THREADS, bytes, (cudaStream_t)cuda->stream>>>(*job);
+	early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+	early.val.programmaticStreamSerializationAllowed = 1;
+	config.gridDim = dim3((unsigned)(tiles > cuda->processors ? cuda->processors : tiles));
+	config.blockDim = dim3(BLOCK_THREADS);
+	config.dynamicSmemBytes = bytes;
+	config.stream = (cudaStream_t)cuda->stream;
+	config.attrs = &early;
+	config.numAttrs = follows<PRODUCT>() ? 1 : 0;
+	K3_CUDA_CHECK(cudaLaunchKernelEx(&config, multiply<PRODUCT>, *job));
 	K3_CUDA_LAUNCHED("multiply");
 }
 

@@ -13,6 +13,14 @@
 
 enum { TILE_ROWS = 128, GROUPS = 2, BLOCK_THREADS = 128 * (1 + GROUPS) };
 
+/* Launched behind the product whose result it reads: its blocks start as those end, and wait. */
+template <int PRODUCT>
+static __host__ __device__ constexpr bool
+follows(void)
+{
+	return PRODUCT == DOWN || PRODUCT == D_LATENT;
+}
+
 /* Columns of the product. */
 template <int PRODUCT>
 static __host__ __device__ constexpr int
@@ -33,7 +41,7 @@ template <int PRODUCT>
 static __host__ __device__ constexpr int
 stages_of(void)
 {
-	return product_columns<PRODUCT>() == 128 ? 6 : 5;
+	return PRODUCT == D_HIDDEN ? 4 : product_columns<PRODUCT>() == 128 ? 6 : 5;
 }
 
 /* Two boxes of x; y follows. */
@@ -74,10 +82,22 @@ enum { X_BYTES = TILE_ROWS * BOX_ROW_BYTES };
  * stores of them. */
 enum { STAGED_FLOATS = BOX * 40, STAGED_RUNS = BOX * 32 / 4 / 128 };
 
+/* Of D_HIDDEN: chunks of gate and up (expert_dgrad.cuh), boxes of both; those of a tile. */
+enum { RING_CHUNKS = 5, CHUNK_BYTES = 2 * BOX_BYTES, TILE_CHUNKS = 4 };
+
+template <int PRODUCT>
+static __host__ __device__ constexpr int
+ring_bytes(void)
+{
+	return PRODUCT == D_HIDDEN ? RING_CHUNKS * CHUNK_BYTES : 0;
+}
+
 template <int PRODUCT>
 static __host__ __device__ constexpr int
 staged_bytes(void)
 {
+	if (PRODUCT == D_HIDDEN)
+		return 8 * (GROUPS + 3 * RING_CHUNKS);
 	return PRODUCT == WEIGHTS ? GROUPS * STAGED_FLOATS * (int)sizeof(float) : 0;
 }
 
@@ -101,6 +121,7 @@ struct tile {
 /* Shared memory: stages, barriers, first tile of each expert and its offsets. */
 struct layout {
 	uint32_t stages, full, empty, turn;
+	uint32_t ring, ring_turn; /* of D_HIDDEN: chunks; barriers */
 	int *first, *offs;
 	int *order;	/* experts as first[] counts them: of WEIGHTS those with long parts first */
 	float *staged;	/* STAGED_FLOATS for each warpgroup */
@@ -111,7 +132,7 @@ template <int PRODUCT>
 static __host__ __device__ constexpr size_t
 shared_bytes(int experts)
 {
-	return 1024 + stages_of<PRODUCT>() * stage_bytes<PRODUCT>() + 128 +
+	return 1024 + stages_of<PRODUCT>() * stage_bytes<PRODUCT>() + ring_bytes<PRODUCT>() + 128 +
 	       staged_bytes<PRODUCT>() + sizeof(int) * GROUPS +
 	       3 * sizeof(int) * ((size_t)experts + 1);
 }
@@ -121,13 +142,16 @@ static __device__ __forceinline__ struct layout
 layout_of(unsigned char *raw, int experts)
 {
 	unsigned char *base = raw + (1024 - (shared_address(raw) & 1023)) % 1024;
-	unsigned char *bars = base + stages_of<PRODUCT>() * stage_bytes<PRODUCT>();
+	unsigned char *ring = base + stages_of<PRODUCT>() * stage_bytes<PRODUCT>(),
+		      *bars = ring + ring_bytes<PRODUCT>();
 	struct layout l;
 
 	l.stages = shared_address(base);
 	l.full = shared_address(bars);
 	l.empty = l.full + 8 * stages_of<PRODUCT>();
 	l.turn = l.empty + 8 * stages_of<PRODUCT>();
+	l.ring = shared_address(ring);
+	l.ring_turn = shared_address(bars + 128);
 	l.staged = (float *)(bars + 128);
 	l.last_part = (int *)(bars + 128 + staged_bytes<PRODUCT>());
 	l.first = l.last_part + GROUPS;

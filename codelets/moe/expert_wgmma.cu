@@ -41,6 +41,10 @@ launch_rows(struct expert_job *job, const struct k3_cuda *cuda)
 		describe_beside(&job->y[0], task->y[0], f, r, e, rows, boxes, job->blocked);
 	else
 		describe_beside(&job->y[0], task->y[0], r, 2 * f, e, rows, boxes, job->blocked);
+	if (PRODUCT == D_HIDDEN) {
+		describe_pair(&job->x[1], task->gu, f, tk);
+		describe_pair(&job->y[1], task->out[0], f, tk);
+	}
 	launch<PRODUCT>(job, cuda);
 }
 

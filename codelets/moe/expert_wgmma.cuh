@@ -1,6 +1,7 @@
 /* The kernel of expert_wgmma.cu: who loads, who multiplies. */
 #ifndef K3_MOE_EXPERT_WGMMA_CUH
 #define K3_MOE_EXPERT_WGMMA_CUH
+#include "expert_dgrad.cuh"
 #include "expert_weights.cuh"
 #include "moe_finish.cuh"
 
@@ -143,15 +144,12 @@ finish_sums(float (&d)[2][product_columns<WEIGHTS>() / 2], const struct expert_j
 
 template <int PRODUCT, int N>
 static __device__ __forceinline__ void
-finish(const float (&d)[2][N], const struct expert_task *task, const struct tile *t,
-       const float (&weight)[2][2])
+finish(const float (&d)[2][N], const struct expert_task *task, const struct tile *t)
 {
 #pragma unroll
 	for (int m = 0; m < 2; m++) {
 		if constexpr (PRODUCT == GATE_UP)
 			finish_gate_up(task, t, d[m], m);
-		else if constexpr (PRODUCT == D_HIDDEN)
-			finish_hidden(task, t, d[m], m, weight[m]);
 		else if constexpr (PRODUCT == SPREAD)
 			finish_spread(task, t, d[m], m);
 		else if constexpr (PRODUCT == JOIN)
@@ -176,10 +174,8 @@ compute_tile(const struct expert_job *job, const struct layout *l, const struct 
 	unsigned last = used + (unsigned)(t->depth + BOX - 1) / BOX;
 	float weight[2][2] = {};
 
-	if (PRODUCT == D_HIDDEN) {
+	if (PRODUCT == D_HIDDEN)
 		load_weights(weight, &job->task, t);
-		expect_hidden(&job->task, t);
-	}
 	if (PRODUCT == WEIGHTS)
 		expect_weights(&job->task, t);
 #pragma unroll
@@ -196,8 +192,10 @@ compute_tile(const struct expert_job *job, const struct layout *l, const struct 
 		release<PRODUCT>(l, last - 1);
 	if constexpr (PRODUCT == WEIGHTS)
 		finish_sums(d, job, t, l, index, group);
+	else if constexpr (PRODUCT == D_HIDDEN)
+		finish_hidden(&job->task, l, t, d, weight, GROUPS * round + group);
 	else
-		finish<PRODUCT>(d, &job->task, t, weight);
+		finish<PRODUCT>(d, &job->task, t);
 }
 
 template <int PRODUCT>
@@ -230,6 +228,8 @@ prepare(const struct expert_job *job, const struct layout *l)
 		}
 		for (int i = 0; i < GROUPS; i++)
 			barrier_init(l->turn + 8 * i, 4);
+		if (PRODUCT == D_HIDDEN)
+			ring_init(l);
 		barrier_publish();
 	}
 	__syncthreads();
@@ -246,16 +246,25 @@ __launch_bounds__(BLOCK_THREADS, 1) multiply(const __grid_constant__ struct expe
 {
 	extern __shared__ unsigned char raw[];
 	struct layout l = layout_of<PRODUCT>(raw, job.task.experts);
+	const int LOADER_REGISTERS = PRODUCT == D_HIDDEN ? 56 : 40;
 	int total;
 
+	if (PRODUCT == GATE_UP || PRODUCT == D_HIDDEN)
+		let_next_start();
 	prepare<PRODUCT>(&job, &l);
+	if (follows<PRODUCT>())
+		wait_for_last();
 	total = count_tiles<PRODUCT>(&job, &l);
 	if (threadIdx.x < 128) {
-		registers_less<40>();
+		registers_less<LOADER_REGISTERS>();
 		if (threadIdx.x < 32)
 			load_tiles<PRODUCT>(&job, &l, total);
+		else if (PRODUCT == D_HIDDEN && threadIdx.x < 64)
+			load_chunks(&job, &l, total);
+		else if (PRODUCT == D_HIDDEN && threadIdx.x < 96)
+			store_chunks(&job, &l, total);
 	} else {
-		registers_more<232>();
+		registers_more<(3 * 168 - LOADER_REGISTERS) / 2>();
 		compute_tiles<PRODUCT>(&job, &l, total, (int)(threadIdx.x >> 7) - 1);
 	}
 }
