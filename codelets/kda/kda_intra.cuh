@@ -22,7 +22,7 @@ template <typename T, int KP> struct intra {
 			T beta_t[64 * ldt];
 		} inverse;
 	} u;
-	float before[5 * KP], behind[4 * KP], beta[64];
+	float before[5 * KP], behind[4 * KP], beta[64], beta_rest[64];
 	T q[64 * ld], k[64 * ld]; /* later v, and K exp(G) */
 	float m[64 * ld64];
 	union {
@@ -134,6 +134,35 @@ diagonal(struct intra<T, KP> &s, T *p_out, int n, float scale)
 			p_out[r * 64 + j] = narrow<T>(scale * p);
 	}
 	__syncthreads();
+}
+
+/* A row meets itself without a decay: its part of Pq from q and k as they came; p_rest (NULL: not
+ * wanted) gets what it loses in bf16. */
+template <int KP>
+static __device__ __forceinline__ void
+rows_with_themselves(const struct intra<k3_bf16, KP> &s, k3_bf16 *p, float *p_rest, int n,
+		     float scale)
+{
+	typedef struct intra<k3_bf16, KP> S;
+	int r = (int)threadIdx.x / 4;
+	float sum = 0;
+
+	/* behind the other stores to p */
+	__syncthreads();
+	for (int c = (int)threadIdx.x % 4; c < KP; c += 4)
+		sum += wide(s.q[r * S::ld + c]) * wide(s.k[r * S::ld + c]);
+	sum = scale * lanes_sum(sum, 4);
+	if (threadIdx.x % 4 > 0 || r >= n)
+		return;
+	p[r * 64 + r] = narrow<k3_bf16>(sum);
+	if (p_rest)
+		p_rest[r] = lost_in_bf16(sum);
+}
+
+template <int KP>
+static __device__ __forceinline__ void
+rows_with_themselves(const struct intra<float, KP> &, float *, float *, int, float)
+{
 }
 
 #endif

@@ -127,7 +127,8 @@ left_operand(struct intra<T, KP> &s, const struct kda_task &x, const struct kda_
 	__syncthreads();
 }
 
-/* to[r, 0 .. KP-1] = t diag(beta) tile, rows of ld. */
+/* to[r, 0 .. KP-1] = t diag(beta) tile, rows of ld.  The diagonal of t is 1, so what beta loses
+ * there in bf16 would be lost of every row; it comes in here. */
 template <typename T, int KP>
 static __device__ __forceinline__ void
 apply_inverse(T *to, size_t ld, const struct intra<T, KP> &s, const T *tile, int n, int cols)
@@ -137,8 +138,15 @@ apply_inverse(T *to, size_t ld, const struct intra<T, KP> &s, const T *tile, int
 	int warp = (int)threadIdx.x >> 5, g = (int)(threadIdx.x & 31) >> 2,
 	    t = (int)threadIdx.x & 3;
 	int block = warp & 3, col = (warp >> 2) * KP / 2;
-	float c[2 * NT][4] = {};
+	float c[2 * NT][4];
 
+#pragma unroll
+	for (int i = 0; i < 8 * NT; i++) {
+		int r = block * 16 + g + (i >> 1 & 1) * 8,
+		    at = col + (i >> 2) * 8 + 2 * t + (i & 1);
+
+		c[i >> 2][i & 3] = sizeof(T) == 2 ? s.beta_rest[r] * wide(tile[r * S::ld + at]) : 0;
+	}
 	product<false, false, sizeof(T) == 4, NT>(c, s.u.inverse.beta_t + block * 16 * S::ldt,
 						  S::ldt, tile + col, S::ld, block + 1);
 #pragma unroll
@@ -171,12 +179,16 @@ __launch_bounds__(THREADS) intra_chunks(struct kda_task x, bool backward)
 		rows_load<E, T, KP, THREADS>(s.q, h.q, h.ld_qkv, order, e.n, 0, (int)x.a.k);
 		rows_load<E, T, KP, THREADS>(s.k, h.k, h.ld_qkv, order, e.n, 0, (int)x.a.k);
 		beta_load<T, THREADS>(s.beta, h, x.a, order, e.n);
+		if (threadIdx.x < 64)
+			s.beta_rest[threadIdx.x] = lost_in_bf16(s.beta[threadIdx.x]);
 		gates_load<T, KP, THREADS>(s.u.l, h, x.a, order, e.n);
 		decays<KP, THREADS>(s.u.l, s.before, s.behind);
 		E *p = (E *)x.work.p + at * 64;
 		triangles<E, KP>(s, p, e.n, x.a.scale, bounded);
 		if (!bounded)
 			diagonal<E, KP>(s, p, e.n, x.a.scale);
+		rows_with_themselves<KP>(s, p, backward ? NULL : x.work.p_rest + at, e.n,
+					 x.a.scale);
 		hand_on<E, KP>(s, x, e, at, head);
 		__syncthreads();
 		invert<E, KP>(s);
