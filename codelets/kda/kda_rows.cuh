@@ -91,6 +91,13 @@ kda_sigmoid(float x)
 	return 1.0f / (1.0f + expf(-x));
 }
 
+/** Its derivative, without the cancellation in 1 - beta; expf(|x|) may be infinite. */
+static __device__ __forceinline__ float
+kda_sigmoid_slope(float x)
+{
+	return kda_sigmoid(x) * kda_sigmoid(-x);
+}
+
 /** beta[64] of n rows, zeros behind. */
 template <typename T, int THREADS>
 static __device__ __forceinline__ void
