@@ -93,6 +93,7 @@ cuda_headers = \
 	codelets/kda/kda_conv.cuh \
 	codelets/kda/kda_conv_bwd.cuh \
 	codelets/kda/kda_decay.cuh \
+	codelets/kda/kda_intra.cuh \
 	codelets/kda/kda_inverse.cuh \
 	codelets/kda/kda_local.cuh \
 	codelets/kda/kda_mma.cuh \
@@ -105,6 +106,7 @@ cuda_headers = \
 	codelets/kda/kda_sums_back.cuh \
 	codelets/kda/kda_walk.cuh \
 	codelets/kda/kda_walk_back.cuh \
+	codelets/kda/kda_walk_forth.cuh \
 	codelets/kda/kda_walk_load.cuh \
 	codelets/kda/kda_wgmma.cuh \
 	codelets/kda/kda_wide.cuh \

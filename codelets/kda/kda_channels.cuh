@@ -84,12 +84,6 @@ channels_store(k3_bf16 *tile, const kda_frag &f, int row, int pack)
 		f.r);
 }
 
-static __device__ __forceinline__ float2
-unpack_two(uint32_t x)
-{
-	return make_float2(__uint_as_float(x << 16), __uint_as_float(x & 0xffff0000u));
-}
-
 /* Where register i of a fragment of rows 16 b .. 16 b+15 lies in a matrix: x[m][p] and x[m][p+1].
  */
 #define FRAGMENT_PIECE(i, b, m, p) int m = 2 * (b) + ((i) >> 1), p = ((i)&1) * 2
@@ -211,14 +205,19 @@ lower_pack(int row, int pack)
 	return row * 16 + ((pack ^ (row >> 2 & 1)) << 3);
 }
 
-/** Block (row, col) as right operand: its rows are columns. */
+/** A block as right operand: its rows are columns. */
 static __device__ __forceinline__ void
-lower_load(kda_frag *f, const k3_bf16 *lower, int row, int col)
+block_load(kda_frag *f, const k3_bf16 *block)
 {
 	int lane = (int)(threadIdx.x & 31);
 
-	ldmatrix(f->r, lower + lower_at(row, col) +
-			       lower_pack((lane & 7) + (lane >> 4) * 8, lane >> 3 & 1));
+	ldmatrix(f->r, block + lower_pack((lane & 7) + (lane >> 4) * 8, lane >> 3 & 1));
+}
+
+static __device__ __forceinline__ void
+lower_load(kda_frag *f, const k3_bf16 *lower, int row, int col)
+{
+	block_load(f, lower + lower_at(row, col));
 }
 
 /** And with its rows as depth. */

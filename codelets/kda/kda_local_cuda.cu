@@ -40,11 +40,10 @@ sum_dbeta(struct kda_task x, int parts)
 	if (p >= (size_t)x.layout[K3_TL_VALID])
 		return;
 	size_t row = (size_t)kda_order(x.layout)[p];
-	float beta = kda_sigmoid(wide(h.br[row * h.ld_br]));
 	for (int i = 0; i < parts; i++)
 		sum += dbeta[(size_t)i * x.work.t];
 	((k3_bf16 *)x.dbr)[row * (x.a.h1 - x.a.h0) + x.first + head] =
-		narrow<k3_bf16>(sum * beta * (1.0f - beta));
+		narrow<k3_bf16>(sum * kda_sigmoid_slope(wide(h.br[row * h.ld_br])));
 }
 
 static void

@@ -133,8 +133,8 @@ gate_gradient(float *da, float *db, struct local_shared<E, KP> &sh, const struct
 template <typename T, typename E, int KP>
 static __device__ __forceinline__ void
 beta_gradient(const struct local_regs<KP> &r, struct local_shared<E, KP> &sh,
-	      const struct kda_task &x, const struct kda_entry &e, const int32_t *order,
-	      size_t head)
+	      const struct kda_task &x, const struct kda_entry &e, const struct kda_head<T> &h,
+	      const int32_t *order, size_t head)
 {
 	size_t hg = x.a.h1 - x.a.h0;
 	int row = (int)threadIdx.x;
@@ -150,10 +150,12 @@ beta_gradient(const struct local_regs<KP> &r, struct local_shared<E, KP> &sh,
 	}
 	__syncthreads();
 	if (row < e.n) {
-		float beta = sh.beta[row], d = sh.dbeta[row] + sh.dbeta[64 + row];
+		float d = sh.dbeta[row] + sh.dbeta[64 + row];
+		size_t t = (size_t)order[row];
 
-		((T *)x.dbr)[(size_t)order[row] * hg + x.first + head] =
-			narrow<T>(x.a.raw ? d : d * beta * (1.0f - beta));
+		if (!x.a.raw)
+			d *= kda_sigmoid_slope(wide(h.br[t * h.ld_br]));
+		((T *)x.dbr)[t * hg + x.first + head] = narrow<T>(d);
 	}
 }
 
@@ -186,7 +188,7 @@ one_chunk(float *da, float *db, struct local_shared<E, KP> &sh, const struct kda
 	decayed_sums<E, KP>(&r, sh, kda_bounded(x.a));
 	write_rows<T, E, KP>(r, sh, x, e, order, head);
 	gate_gradient<T, E, KP>(da, db, sh, x, e, order, head);
-	beta_gradient<T, E, KP>(r, sh, x, e, order, head);
+	beta_gradient<T, E, KP>(r, sh, x, e, h, order, head);
 	__syncthreads();
 }
 

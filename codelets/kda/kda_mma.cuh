@@ -21,6 +21,13 @@ tile_ld(int n)
 	return n + 16 / (int)sizeof(S);
 }
 
+/** A pair of bf16, widened. */
+static __device__ __forceinline__ float2
+unpack_two(uint32_t x)
+{
+	return make_float2(__uint_as_float(x << 16), __uint_as_float(x & 0xffff0000u));
+}
+
 template <typename S> struct fragment;
 template <> struct fragment<k3_bf16> {
 	uint32_t r[4];

@@ -77,11 +77,25 @@ rows_load(S *to, const T *from, size_t ld, const int32_t *order, int n, int firs
 	}
 }
 
+/** What rounding to bf16 takes from x. */
+static __device__ __forceinline__ float
+lost_in_bf16(float x)
+{
+	return x - wide(narrow<k3_bf16>(x));
+}
+
 /** 1 / (1 + exp(-x)), not by the fast division: gates are summed up. */
 static __device__ __forceinline__ float
 kda_sigmoid(float x)
 {
 	return 1.0f / (1.0f + expf(-x));
+}
+
+/** Its derivative, without the cancellation in 1 - beta; expf(|x|) may be infinite. */
+static __device__ __forceinline__ float
+kda_sigmoid_slope(float x)
+{
+	return kda_sigmoid(x) * kda_sigmoid(-x);
 }
 
 /** beta[64] of n rows, zeros behind. */

@@ -34,7 +34,7 @@ struct walk_stage {
 struct walk_shared {
 	struct walk_stage stage[WALK_STAGES];
 	unsigned char rows[WALK_PANEL], state[2 * WALK_PANEL]; /* results */
-	float last[WALK_STAGES][WALK_K];
+	float last[WALK_STAGES][WALK_K], p_rest[WALK_STAGES][WALK_ROWS];
 };
 
 enum { WALK_BYTES = sizeof(struct walk_shared) + 1024 };
@@ -146,8 +146,10 @@ walk_accumulators(float *d, const unsigned char *tile)
 	walk_left(a, tile);
 #pragma unroll
 	for (int i = 0; i < 16; i++) {
-		d[2 * i] = __uint_as_float(a[i] << 16);
-		d[2 * i + 1] = __uint_as_float(a[i] & 0xffff0000u);
+		float2 x = unpack_two(a[i]);
+
+		d[2 * i] = x.x;
+		d[2 * i + 1] = x.y;
 	}
 }
 

@@ -73,8 +73,8 @@ wide_columns_back(struct wide_back *b, const struct kda_head<T> &h, const struct
 	}
 	dbeta = block_sum(dbeta, b->part);
 	if (threadIdx.x == 0)
-		((T *)x.dbr)[t * hg + i] =
-			narrow<T>(x.a.raw ? dbeta : dbeta * beta * (1.0f - beta));
+		((T *)x.dbr)[t * hg + i] = narrow<T>(
+			x.a.raw ? dbeta : dbeta * kda_sigmoid_slope(wide(h.br[t * h.ld_br])));
 }
 
 /* Gradient of the gate's input from that of the gate; adds to the sums over rows. */

@@ -14,9 +14,14 @@ struct wy_forward {
 		k3_bf16 cols[96 * 128]; /* the other six */
 		float t[64 * INVERSE_LD];
 	} u;
-	float l[64 * INVERSE_LD]; /* beta M */
+	union {
+		k3_bf16 kbar[64 * 128];
+		float l[64 * INVERSE_LD]; /* beta M */
+	} m;
 	k3_bf16 tb[LOWER_SIZE];
+	k3_bf16 rest[4 * 256]; /* diagonal: what beta loses in bf16 */
 	float beta[64];
+	float dots[8][64]; /* q k of each row, by warps */
 };
 
 /* Sub-block b of the columns for rows of sub-block `row` >= b. */
@@ -86,16 +91,60 @@ rounded(const float *x, float f0, float f1)
 /* Where the rows of a chunk go. */
 struct wy_out {
 	k3_bf16 *w, *u, *kbar, *qd, *p, *tm;
-	float *last;
+	float *last, *p_rest;
 };
 
-/* qd, kbar and exp(G_last) of the warp's channels to memory, K exp(G) to kg. */
+/* A row meets itself without a decay, so this part of Pq, often the largest, is taken from q and k
+ * as they came: their sums over the warp's channels. */
 static __device__ __forceinline__ void
-hand_on(struct wy_forward &s, kda_frag *kg, const struct kda_decay &d, const struct wy_out &out,
-	int n, size_t kp, float scale)
+dots_of_rows(struct wy_forward &s)
 {
-	int pack = (int)threadIdx.x / 32 * 2, c = pack * 8 + (int)(threadIdx.x & 31) / 4;
-	struct way w = way_of(d);
+	int warp = (int)threadIdx.x / 32, g = (int)(threadIdx.x & 31) / 4,
+	    t = (int)(threadIdx.x & 3);
+
+#pragma unroll
+	for (int b = 0; b < 4; b++) {
+		float c[2][4] = {};
+		kda_frag q, k;
+
+		left_load<128>(&q, s.q, b * 16, 2 * warp);
+		right_load<128>(&k, s.k, b * 16, 2 * warp);
+		multiply<false>(c, q, k);
+		if (t == g / 2) {
+			s.dots[warp][b * 16 + g] = g & 1 ? c[0][1] : c[0][0];
+			s.dots[warp][b * 16 + 8 + g] = g & 1 ? c[1][3] : c[1][2];
+		}
+	}
+}
+
+/* They take their places in a block of Pq on the diagonal; rest gets what they lose in bf16. */
+static __device__ __forceinline__ void
+put_dots(float (*c)[4], float *rest, const struct wy_forward &s, int row, int n, float scale)
+{
+	int g = (int)(threadIdx.x & 31) / 4, t = (int)(threadIdx.x & 3);
+	float x = 0, y = 0;
+
+	if (t != g / 2)
+		return;
+#pragma unroll
+	for (int w = 0; w < 8; w++) {
+		x += s.dots[w][row + g];
+		y += s.dots[w][row + 8 + g];
+	}
+	c[0][g & 1] = x;
+	c[1][2 + (g & 1)] = y;
+	if (rest && row + g < n)
+		rest[row + g] = lost_in_bf16(scale * x);
+	if (rest && row + 8 + g < n)
+		rest[row + 8 + g] = lost_in_bf16(scale * y);
+}
+
+/* From q: its tile decayed to the pivots, and qd to memory. */
+static __device__ __forceinline__ void
+decay_rows(struct wy_forward &s, const struct kda_decay &d, const struct way &w, k3_bf16 *qd, int n,
+	   size_t kp, float scale)
+{
+	int pack = (int)threadIdx.x / 32 * 2;
 
 #pragma unroll
 	for (int b = 0; b < 4; b++) {
@@ -103,44 +152,35 @@ hand_on(struct wy_forward &s, kda_frag *kg, const struct kda_decay &d, const str
 		float x[8];
 
 		channels_load<128>(&q, s.q, b * 16, pack);
+		__syncwarp();
 		decayed<false>(x, q, d, b);
+		channels_store<128>(s.q, rounded(x, 1, 1), b * 16, pack);
 		channels_store<128>(s.cols, rounded(x, scale * w.from[b][0], scale * w.from[b][1]),
 				    b * 16, pack);
 	}
-	rows_store<128>(out.qd + 8 * pack, kp, NULL, n, 16, s.cols, pack);
-#pragma unroll
-	for (int b = 0; b < 4; b++) {
-		kda_frag k;
-		float x[8];
-
-		channels_load<128>(&k, s.k, b * 16, pack);
-		decayed<false>(x, k, d, b);
-		kg[b] = rounded(x, w.from[b][0], w.from[b][1]);
-		decayed<true>(x, k, d, b);
-		channels_store<128>(s.cols, rounded(x, w.to[b][0], w.to[b][1]), b * 16, pack);
-	}
-	rows_store<128>(out.kbar + 8 * pack, kp, NULL, n, 16, s.cols, pack);
-	if (out.last && (threadIdx.x & 3) == 0) {
-		out.last[c] = w.all[0];
-		out.last[c + 8] = w.all[1];
-	}
+	rows_store<128>(qd + 8 * pack, kp, NULL, n, 16, s.cols, pack);
 }
 
-/* Tiles of q and k decayed to their pivots, and the columns. */
+/* From k: its tile decayed to the pivots, K exp(G) to kg, the columns, and kbar to memory. */
 static __device__ __forceinline__ void
-decay_tiles(struct wy_forward &s, const struct kda_decay &d)
+decay_columns(struct wy_forward &s, kda_frag *kg, const struct kda_decay &d, const struct way &w,
+	      k3_bf16 *kbar, int n, size_t kp)
 {
 	int pack = (int)threadIdx.x / 32 * 2;
 
 #pragma unroll
 	for (int b = 0; b < 4; b++) {
 		float way[2] = {1, 1};
-		kda_frag q, k;
+		kda_frag k;
 		float x[8];
 
-		channels_load<128>(&q, s.q, b * 16, pack);
 		channels_load<128>(&k, s.k, b * 16, pack);
+		__syncwarp();
+		decayed<false>(x, k, d, b);
+		channels_store<128>(s.k, rounded(x, 1, 1), b * 16, pack);
+		kg[b] = rounded(x, w.from[b][0], w.from[b][1]);
 		decayed<true>(x, k, d, b);
+		channels_store<128>(s.m.kbar, rounded(x, w.to[b][0], w.to[b][1]), b * 16, pack);
 #pragma unroll
 		for (int row = b; row < 4; row++) {
 			if (row > b) {
@@ -150,11 +190,24 @@ decay_tiles(struct wy_forward &s, const struct kda_decay &d)
 			channels_store<128>(columns_at(s, row, b), rounded(x, way[0], way[1]), 0,
 					    pack);
 		}
-		__syncwarp();
-		decayed<false>(x, q, d, b);
-		channels_store<128>(s.q, rounded(x, 1, 1), b * 16, pack);
-		decayed<false>(x, k, d, b);
-		channels_store<128>(s.k, rounded(x, 1, 1), b * 16, pack);
+	}
+	rows_store<128>(kbar + 8 * pack, kp, NULL, n, 16, s.m.kbar, pack);
+}
+
+/* The warp's channels of a chunk: tiles and columns for the triangles, and what the walks take. */
+static __device__ __forceinline__ void
+decay_channels(struct wy_forward &s, kda_frag *kg, const struct kda_decay &d,
+	       const struct wy_out &out, int n, size_t kp, float scale)
+{
+	int c = (int)threadIdx.x / 32 * 16 + (int)(threadIdx.x & 31) / 4;
+	struct way w = way_of(d);
+
+	dots_of_rows(s);
+	decay_rows(s, d, w, out.qd, n, kp, scale);
+	decay_columns(s, kg, d, w, out.kbar, n, kp);
+	if (out.last && (threadIdx.x & 3) == 0) {
+		out.last[c] = w.all[0];
+		out.last[c + 8] = w.all[1];
 	}
 }
 

@@ -25,13 +25,13 @@ block_store(struct wy_forward &s, k3_bf16 *p, bool is_p, int row, int col, const
 			*reinterpret_cast<uint32_t *>(p + r * 64 + at) =
 				bf16_pair(at <= r ? scale * x : 0.0f, at < r ? scale * y : 0.0f);
 		else if (!is_p)
-			*reinterpret_cast<float2 *>(s.l + r * INVERSE_LD + at) = make_float2(
+			*reinterpret_cast<float2 *>(s.m.l + r * INVERSE_LD + at) = make_float2(
 				at < r ? s.beta[r] * x : 0.0f, at + 1 < r ? s.beta[r] * y : 0.0f);
 	}
 }
 
 static __device__ __forceinline__ void
-triangles(struct wy_forward &s, k3_bf16 *p, int n, int packs, float scale)
+triangles(struct wy_forward &s, const struct wy_out &out, int n, int packs, float scale)
 {
 	for (int i = (int)threadIdx.x / 32; i < 20; i += WARPS) {
 		int at = i / 2,
@@ -51,14 +51,16 @@ triangles(struct wy_forward &s, k3_bf16 *p, int n, int packs, float scale)
 			right_load<128>(&right, cols, 0, pack);
 			multiply<false>(c, left, right);
 		}
-		block_store(s, p, !(i & 1), row * 16, b * 16, c, n, scale);
+		if (!(i & 1) && b == row)
+			put_dots(c, out.p_rest, s, row * 16, n, scale);
+		block_store(s, out.p, !(i & 1), row * 16, b * 16, c, n, scale);
 	}
 	/* above the diagonal */
 	for (int i = (int)threadIdx.x; i < 64 * 8; i += THREADS) {
 		int r = i / 8, c = i % 8;
 
 		if (r < n && c / 2 > r / 16)
-			*reinterpret_cast<uint4 *>(p + r * 64 + c * 8) = make_uint4(0, 0, 0, 0);
+			*reinterpret_cast<uint4 *>(out.p + r * 64 + c * 8) = make_uint4(0, 0, 0, 0);
 	}
 }
 
@@ -91,7 +93,8 @@ round_inverse(struct wy_forward &s, k3_bf16 *tm, int n)
 	__syncthreads();
 }
 
-/* to = (t diag(beta) x) of the warp's 16 channels, by a tile. */
+/* to = (t diag(beta) x) of the warp's 16 channels, by a tile.  The diagonal of t is 1, so what beta
+ * loses there would be lost of every row; it comes in here. */
 static __device__ __forceinline__ void
 apply_inverse(k3_bf16 *to, size_t ld, const struct wy_forward &s, const kda_frag *x, k3_bf16 *tile,
 	      int n)
@@ -100,14 +103,17 @@ apply_inverse(k3_bf16 *to, size_t ld, const struct wy_forward &s, const kda_frag
 	float c[8][4] = {};
 
 #pragma unroll
-	for (int row = 0; row < 4; row++)
+	for (int row = 0; row < 4; row++) {
+		kda_frag f;
+
 #pragma unroll
 		for (int b = 0; b <= row; b++) {
-			kda_frag f;
-
 			lower_load(&f, s.tb, row, b);
 			multiply<false>(c + 2 * row, x[b], f);
 		}
+		block_load(&f, s.rest + 256 * row);
+		multiply<false>(c + 2 * row, x[row], f);
+	}
 	matrix_store<128>(tile, c, pack);
 	rows_store<128>(to + 8 * pack, ld, NULL, n, 16, tile, pack);
 }
@@ -127,15 +133,20 @@ decay_chunk(struct wy_forward &s, kda_frag *kg, const struct kda_task &x,
 	rows_fetch<128>(s.q, 0, h.q, h.ld_qkv, rows, n, k);
 	rows_fetch<128>(s.k, 0, h.k, h.ld_qkv, rows, n, k);
 	copy_commit();
-	if (row < 64)
-		s.beta[row] =
-			row < n ? kda_sigmoid(wide(h.br[(size_t)order[row] * h.ld_br])) : 0.0f;
+	if (row < 64) {
+		float beta = row < n ? kda_sigmoid(wide(h.br[(size_t)order[row] * h.ld_br])) : 0.0f;
+
+		s.beta[row] = beta;
+		uint4 *rest = reinterpret_cast<uint4 *>(s.rest + row * 16);
+		rest[0] = rest[1] = make_uint4(0, 0, 0, 0);
+		s.rest[row / 16 * 256 + lower_pack(row % 16, row / 8 & 1) + row % 8] =
+			narrow<k3_bf16>(lost_in_bf16(beta));
+	}
 	copy_wait<0>();
 	__syncthreads();
 	if (pack * 8 < (int)kp) {
 		decay_load<128>(&d, s.cols, pack, gate_of(h, c, k, x.a.lower_bound), n);
-		hand_on(s, kg, d, out, n, kp, x.a.scale);
-		decay_tiles(s, d);
+		decay_channels(s, kg, d, out, n, kp, x.a.scale);
 	}
 	__syncthreads();
 }
@@ -155,24 +166,24 @@ __launch_bounds__(THREADS, 2) wy_forward(struct kda_task x, bool backward, size_
 		const int32_t *order = kda_order(x.layout) + e.row;
 		size_t at = head * work.t + (size_t)e.row,
 		       slot = e.to >= 0 ? (size_t)e.to : work.slots;
-		struct wy_out out = {(k3_bf16 *)work.w + at * kp,
-				     (k3_bf16 *)work.u + at * vp,
-				     (k3_bf16 *)work.kbar + at * kp,
-				     (k3_bf16 *)work.qd + at * kp,
-				     (k3_bf16 *)work.p + at * 64,
-				     backward ? (k3_bf16 *)work.tm + at * 64 : NULL,
-				     e.to == KDA_NONE
-					     ? NULL
-					     : work.last + (head * (work.slots + 1) + slot) * kp};
+		struct wy_out out = {
+			(k3_bf16 *)work.w + at * kp,
+			(k3_bf16 *)work.u + at * vp,
+			(k3_bf16 *)work.kbar + at * kp,
+			(k3_bf16 *)work.qd + at * kp,
+			(k3_bf16 *)work.p + at * 64,
+			backward ? (k3_bf16 *)work.tm + at * 64 : NULL,
+			e.to == KDA_NONE ? NULL : work.last + (head * (work.slots + 1) + slot) * kp,
+			backward ? NULL : work.p_rest + at};
 		kda_frag kg[4], v[4];
 
 		decay_chunk(s, kg, x, h, out, order, e.n, kp);
-		triangles(s, out.p, e.n, (int)kp / 8, x.a.scale);
+		triangles(s, out, e.n, (int)kp / 8, x.a.scale);
 		__syncthreads();
 		rows_fetch<128>(s.cols, 0, h.v, h.ld_qkv, rows_find<16, THREADS>(order, e.n), e.n,
 				(int)x.a.v);
 		copy_commit();
-		invert(s.u.t, s.l);
+		invert(s.u.t, s.m.l);
 		copy_wait<0>();
 		round_inverse(s, out.tm, e.n);
 		if (16 * warp < (int)kp)

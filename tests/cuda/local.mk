@@ -11,6 +11,7 @@ cuda_tests = \
 	tests/cuda/test_cuda_kda \
 	tests/cuda/test_cuda_kda_chunk \
 	tests/cuda/test_cuda_kda_conv \
+	tests/cuda/test_cuda_kda_oracle \
 	tests/cuda/test_cuda_linear \
 	tests/cuda/test_cuda_loss \
 	tests/cuda/test_cuda_mla \
@@ -40,6 +41,8 @@ endif
 tests_cuda_libcase_la_SOURCES = \
 	tests/cuda/cuda_case.c \
 	tests/cuda/cuda_case.h \
+	tests/cuda/kda_oracle.c \
+	tests/cuda/kda_oracle.h \
 	tests/cuda/kda_tile.h \
 	tests/cuda/route_case.c \
 	tests/cuda/route_case.h \
@@ -54,6 +57,7 @@ tests_cuda_test_cuda_glu_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_kda_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_kda_chunk_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_kda_conv_LDADD = tests/cuda/libcase.la $(LDADD)
+tests_cuda_test_cuda_kda_oracle_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_lane_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_linear_LDADD = tests/cuda/libcase.la $(LDADD)
 tests_cuda_test_cuda_loss_LDADD = tests/cuda/libcase.la $(LDADD)
@@ -73,6 +77,8 @@ tests_cuda_time_cuda_moe_LDADD = tests/cuda/libcase.la $(LDADD)
 EXTRA_DIST += \
 	tests/cuda/cuda_case.c \
 	tests/cuda/cuda_case.h \
+	tests/cuda/kda_oracle.c \
+	tests/cuda/kda_oracle.h \
 	tests/cuda/kda_tile.h \
 	tests/cuda/route_case.c \
 	tests/cuda/route_case.h \
@@ -85,6 +91,7 @@ EXTRA_DIST += \
 	tests/cuda/test_cuda_kda.c \
 	tests/cuda/test_cuda_kda_chunk.c \
 	tests/cuda/test_cuda_kda_conv.c \
+	tests/cuda/test_cuda_kda_oracle.c \
 	tests/cuda/test_cuda_lane.c \
 	tests/cuda/test_cuda_linear.c \
 	tests/cuda/test_cuda_loss.c \
