@@ -87,11 +87,14 @@ cuda_headers = \
 	codelets/cuda/runs.cuh \
 	codelets/cuda/situ.cuh \
 	codelets/cuda/team.cuh \
+	codelets/cuda/tensor_map.cuh \
 	codelets/cuda/wgmma.cuh \
 	codelets/kda/kda_channels.cuh \
 	codelets/kda/kda_chunk.cuh \
 	codelets/kda/kda_conv.cuh \
+	codelets/kda/kda_conv_boxes.cuh \
 	codelets/kda/kda_conv_bwd.cuh \
+	codelets/kda/kda_conv_walk.cuh \
 	codelets/kda/kda_decay.cuh \
 	codelets/kda/kda_intra.cuh \
 	codelets/kda/kda_inverse.cuh \

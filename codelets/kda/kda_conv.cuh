@@ -7,8 +7,6 @@
 #ifndef K3_KDA_CONV_CUH
 #define K3_KDA_CONV_CUH
 
-#include <cuda_pipeline.h>
-
 #include "../cuda/runs.cuh"
 
 extern "C" {
@@ -95,10 +93,10 @@ conv_input(const struct conv &c, const int32_t *order, int q)
 
 /* The fast kernels.  A warp walks over the positions of a strip, document by document.  A lane
  * has N neighbouring channels, which are in one head, as `lanes` lanes, a power of two, have a
- * head.  Four taps; the last inputs stay in registers, and what AHEAD later positions need is
- * copied to shared memory meanwhile, each lane's for itself, so there is no barrier.  The trap:
- * loads to registers would wait for each other, as a warp can tell only six of them apart. */
-enum { CONV_TAPS = 4, CONV_AHEAD = 8 };
+ * head.  Four taps; the last inputs stay in registers, and what later positions need comes to
+ * shared memory meanwhile.  The trap: loads to registers would wait for each other, as a warp can
+ * tell only six of them apart. */
+enum { CONV_TAPS = 4 };
 
 struct conv_lanes {
 	size_t col, head, part; /* column of the inputs; head of 3h; 0 q, 1 k, 2 v */
@@ -165,8 +163,8 @@ conv_before(uint32_t row, uint32_t pitch)
 /** Inputs of the positions before lo, lo-j to u[4-j]; zeros where the document x has none. */
 template <typename T, int N>
 static __device__ __forceinline__ void
-conv_window(float (*u)[N], const struct conv &c, const struct conv_lanes &l,
-	    const struct conv_place &x, const int32_t *order, int lo)
+conv_window(float (*u)[N], const struct conv &c, size_t col, const struct conv_place &x,
+	    const int32_t *order, int lo)
 {
 #pragma unroll
 	for (int j = 0; j < CONV_TAPS; j++) {
@@ -175,7 +173,7 @@ conv_window(float (*u)[N], const struct conv &c, const struct conv_lanes &l,
 			u[j][k] = 0;
 		int q = lo - CONV_TAPS + j;
 		if (j > 0 && conv_has(c, x, q))
-			run_load<T, N>(u[j], conv_input<T>(c, order, q) + l.col);
+			run_load<T, N>(u[j], conv_input<T>(c, order, q) + col);
 	}
 }
 

@@ -1,13 +1,16 @@
 /* KDA's convolution, SiLU and l2 norm on CUDA, forward; kda_conv_cpu.c has the formulas and
  * traps.
  *
- * Fast: kda_conv.cuh.  Any other shape: a warp has a position of one head of q, k or v and forms
- * the convolution twice, once for the norm and once for the result.
+ * Fast: kda_conv.cuh; what AHEAD later positions need is copied each lane's for itself, so there
+ * is no barrier.  Any other shape: a warp has a position of one head of q, k or v and forms the
+ * convolution twice, once for the norm and once for the result.
  */
+#include <cuda_pipeline.h>
+
 #include "../cuda/pointers.cuh"
 #include "kda_conv.cuh"
 
-enum { WARPS = 8, THREADS = 32 * WARPS, BLOCKS = 2 };
+enum { WARPS = 8, THREADS = 32 * WARPS, BLOCKS = 2, AHEAD = 8 };
 
 /* y = SiLU of the convolution of four inputs; the sum of its squares. */
 template <int N>
@@ -78,9 +81,9 @@ walk(const struct strip<T> &s, const struct conv &c, const struct conv_lanes &l,
 	float u[CONV_TAPS][N], y[N];
 
 #pragma unroll
-	for (int b = 0; b < CONV_AHEAD; b++)
+	for (int b = 0; b < AHEAD; b++)
 		fetch(ring + b * 32, in, pitch, rows, lo + b, hi);
-	conv_window<T, N>(u, c, l, x, rows.order, lo);
+	conv_window<T, N>(u, c, l.col, x, rows.order, lo);
 	for (int m = lo, turn = 0; m < hi; m += 4, turn ^= 4 * 32) {
 #pragma unroll
 		for (int b = 0; b < 4; b++) {
@@ -88,9 +91,9 @@ walk(const struct strip<T> &s, const struct conv &c, const struct conv_lanes &l,
 
 			if (m + b >= hi)
 				break;
-			__pipeline_wait_prior(CONV_AHEAD - 1);
+			__pipeline_wait_prior(AHEAD - 1);
 			run_load<T, N>(u[b], (const T *)slot);
-			fetch(slot, in, pitch, rows, m + b + CONV_AHEAD, hi);
+			fetch(slot, in, pitch, rows, m + b + AHEAD, hi);
 			float sum = silu_of<N>(y, w, u[(b + 1) % 4], u[(b + 2) % 4], u[(b + 3) % 4],
 					       u[b]);
 			uint32_t row = conv_row(rows, m + b);
@@ -124,7 +127,7 @@ __launch_bounds__(THREADS, BLOCKS)
 	struct strip<T> s = {
 		qkv, rstd, i, end, lanes, leads, __any_sync(0xffffffffu, leads) != 0
 	};
-	__shared__ uint4 ring[WARPS][CONV_AHEAD][32];
+	__shared__ uint4 ring[WARPS][AHEAD][32];
 	float w[CONV_TAPS][N];
 
 	if (i >= (int)c.t)
