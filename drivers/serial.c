@@ -96,14 +96,17 @@ k3_serial_destroy(struct k3_serial *serial)
 	free(serial);
 }
 
+/* Of the handle that holds a datum. */
 static void *
 buffer_of(struct k3_serial *s, const struct k3_plan *plan, uint32_t datum)
 {
-	const struct k3_datum *d = &plan->data[datum];
+	uint32_t leader = k3_datum_leader(plan->data, datum);
+	const struct k3_datum *d = &plan->data[leader];
 	struct place *place = d->slot < 0 ? NULL : &s->place[s->slot[d->slot]];
-	void **at = place ? &place->data : &s->persist[datum];
-	size_t bytes = (place ? place->bytes : d->bytes) / ALIGNMENT * ALIGNMENT + ALIGNMENT;
+	void **at = place ? &place->data : &s->persist[leader];
+	size_t bytes = place ? place->bytes : k3_datum_place_bytes(d);
 
+	bytes = bytes / ALIGNMENT * ALIGNMENT + ALIGNMENT;
 	if (!*at && (*at = aligned_alloc(ALIGNMENT, bytes)))
 		memset(*at, 0, bytes);
 	return *at;
@@ -130,11 +133,12 @@ run_task(struct k3_serial *s, const struct k3_plan *plan, const struct k3_task *
 		return K3_ENODEV;
 	memset(vector, 0, sizeof(vector));
 	for (uint32_t i = 0; i < t->n_access; i++) {
-		void *p = buffer_of(s, plan, plan->access[t->first_access + i].datum);
+		const struct k3_access *a = &plan->access[t->first_access + i];
+		void *p = buffer_of(s, plan, a->datum);
 		if (!p)
 			return K3_ENOMEM;
-		vector[i].ptr = (uintptr_t)p;
-		buffers[i] = &vector[i];
+		vector[a->buffer].ptr = (uintptr_t)p;
+		buffers[a->buffer] = &vector[a->buffer];
 	}
 	if (t->op == K3_OP_BATCH_LOAD) {
 		load.batch = *batch;

@@ -8,34 +8,6 @@
 #include "../common/rng.h"
 #include "../common/status.h"
 #include "build.h"
-#include "shard.h"
-
-/* A task takes blocks until it is worth its submission: a few hundred microseconds on a core, a
- * hundred on a GPU. */
-enum { GROUP_BLOCKS = 16, GROUP_ELEMS = 1 << 19, GPU_GROUP_BLOCKS = 48, GPU_GROUP_ELEMS = 1 << 24 };
-
-uint32_t
-k3i_optim_groups(const struct k3_model *model, struct k3_block_group *group, uint32_t cap)
-{
-	bool gpu = model->options.for_gpus;
-	uint32_t n = 0, first = 0, most = gpu ? GPU_GROUP_BLOCKS : GROUP_BLOCKS;
-	size_t elems = 0, enough = gpu ? GPU_GROUP_ELEMS : GROUP_ELEMS;
-
-	for (uint32_t i = 0; i < model->n_blocks; i++) {
-		/* the longest shard of any rank, so that all ranks have the same groups */
-		const struct k3_datum *d = &model->persist[i];
-		elems += k3i_shard_pitch(model, &model->params.param[d->param], (size_t)d->index) *
-			 d->row_elems;
-		if (i + 1 < model->n_blocks && i + 1 - first < most && elems < enough)
-			continue;
-		if (n < cap)
-			group[n] = (struct k3_block_group){first, i + 1 - first};
-		n++;
-		first = i + 1;
-		elems = 0;
-	}
-	return n;
-}
 
 /* Blocks of one kind (0 parameters, 1 gradients, 2 and 3 moments) as a list. */
 static void
@@ -45,7 +17,7 @@ list_blocks(struct k3_builder *b, struct k3_list *list, const struct k3_block_gr
 	list->first = b->cur ? b->cur->n_access : 0;
 	list->n = g->n;
 	for (uint32_t i = 0; i < g->n; i++)
-		k3i_use(b, kind * b->model->n_blocks + g->first + i, mode);
+		k3i_use(b, kind * b->model->n_blocks + g->block[i], mode);
 }
 
 /* Blocks that are bf16 themselves. */
@@ -57,7 +29,7 @@ list_half(struct k3_builder *b, const struct k3_block_group *g)
 	if (!half)
 		b->status = K3_ENOMEM;
 	for (uint32_t i = 0; half && i < g->n; i++)
-		half[i] = b->model->persist[g->first + i].dtype == K3_BF16;
+		half[i] = b->model->persist[g->block[i]].dtype == K3_BF16;
 	return half;
 }
 
@@ -74,8 +46,8 @@ list_copies(struct k3_builder *b, struct k3_list *list, const struct k3_block_gr
 		return NULL;
 	}
 	for (uint32_t i = 0; i < g->n; i++) {
-		int32_t copy = b->model->copy[g->first + i];
-		bool none = copy == K3_NO_DATUM || copy == (int32_t)(g->first + i);
+		int32_t copy = b->model->copy[g->block[i]];
+		bool none = copy == K3_NO_DATUM || copy == (int32_t)g->block[i];
 		place[i] = none ? -1 : (int32_t)list->n;
 		if (none)
 			continue;
@@ -97,7 +69,7 @@ sizes(struct k3_builder *b, const struct k3_block_group *g, double *total)
 		return NULL;
 	}
 	for (uint32_t i = 0; i < g->n; i++) {
-		const struct k3_datum *d = &b->model->persist[g->first + i];
+		const struct k3_datum *d = &b->model->persist[g->block[i]];
 		n[i] = d->rows * d->row_elems;
 		*total += (double)(d->rows * d->row_elems);
 	}
@@ -117,7 +89,7 @@ plan_hash(struct k3_builder *b, const struct k3_block_group *group, uint32_t n, 
 		size_t *n_bytes = sizes(b, &group[i], &total);
 		for (uint32_t k = 0; n_bytes && k < group[i].n; k++)
 			n_bytes[k] =
-				b->model->persist[kind * b->model->n_blocks + group[i].first + k]
+				b->model->persist[kind * b->model->n_blocks + group[i].block[k]]
 					.bytes;
 		a->n_bytes = n_bytes;
 		k3i_task_end(b, total, 0);
@@ -153,7 +125,7 @@ plan_norm(struct k3_builder *b, const struct k3_block_group *group, uint32_t n, 
 }
 
 static void
-plan_update(struct k3_builder *b, const struct k3_block_group *group, uint32_t n, uint32_t parity)
+plan_biases(struct k3_builder *b, uint32_t parity)
 {
 	const struct k3_model *m = b->model;
 	const struct k3_plan_options *o = &m->options;
@@ -173,6 +145,14 @@ plan_update(struct k3_builder *b, const struct k3_block_group *group, uint32_t n
 		k3i_use(b, m->step_out[parity], K3_R);
 		k3i_task_end(b, (double)b->config->experts * (double)(1 + a->bins), 0);
 	}
+}
+
+static void
+plan_update(struct k3_builder *b, const struct k3_block_group *group, uint32_t n, uint32_t parity)
+{
+	const struct k3_model *m = b->model;
+	const struct k3_plan_options *o = &m->options;
+
 	for (uint32_t i = 0; i < n; i++) {
 		struct k3_adamw_args *a = k3i_task(b, K3_OP_ADAMW_STEP, -1, -1, (int)i, sizeof(*a));
 		double total;
@@ -187,6 +167,8 @@ plan_update(struct k3_builder *b, const struct k3_block_group *group, uint32_t n
 		list_blocks(b, &a->exp_avg_sq, &group[i], 3, K3_RW);
 		list_blocks(b, &a->grads, &group[i], 1, K3_R);
 		a->copy = list_copies(b, &a->copies, &group[i]);
+		if (m->n_turns)
+			k3i_use_sum(b, m->turn + i % m->n_turns);
 		a->half = list_half(b, &group[i]);
 		a->n_elems = sizes(b, &group[i], &total);
 		k3i_task_end(b, 15 * total, 0);
@@ -194,31 +176,54 @@ plan_update(struct k3_builder *b, const struct k3_block_group *group, uint32_t n
 }
 
 static struct k3_block_group *
-all_groups(struct k3_builder *b, uint32_t *n)
+all_groups(struct k3_builder *b, bool updates, uint32_t *n)
 {
-	*n = b->model->n_norm_partial;
+	*n = updates ? b->model->n_updates : b->model->n_norm_partial;
 	struct k3_block_group *group = k3i_arena_alloc(b->plan->arena, (*n + 1) * sizeof(*group));
 	if (!group) {
 		b->status = K3_ENOMEM;
 		*n = 0;
 		return NULL;
 	}
-	k3i_optim_groups(b->model, group, *n);
+	(updates ? k3i_update_groups : k3i_norm_groups)(b->model, group, *n);
 	return group;
+}
+
+/* The next step follows, which this plan does not know.  Its forward pass waits for the updates of
+ * the layer that it has come to, so these go in that order; it is a chain, and a worker that has
+ * another update to do while the next task of the chain is made ready stands still no more.  So
+ * updates come after everything that is ready. */
+static void
+order_updates(struct k3_plan *plan)
+{
+	const struct k3_model *m = plan->model;
+	const int32_t most = K3_MAX_PRIORITY / 4;
+
+	for (size_t i = 0; i < plan->n_tasks; i++) {
+		struct k3_task *t = &plan->task[i];
+		if (t->op == K3_OP_ADAMW_STEP)
+			t->priority = most - (int32_t)((int64_t)most * t->group / (m->n_updates + 1));
+		else if (t->op == K3_OP_ROUTER_BIAS_UPDATE)
+			t->priority = most;
+	}
 }
 
 int
 k3_plan_optimizer(struct k3_plan **plan, const struct k3_model *model, uint32_t parity)
 {
+	struct k3_block_group *group;
 	struct k3_builder b;
 	uint32_t n;
+	int ret;
 
 	*plan = NULL;
 	if (k3i_builder_init(&b, model) == K3_OK) {
 		b.pass = K3_PASS_OPTIMIZER;
-		struct k3_block_group *group = all_groups(&b, &n);
 		k3i_reduce_step(&b);
+		group = all_groups(&b, false, &n);
 		plan_norm(&b, group, n, parity & 1);
+		plan_biases(&b, parity & 1);
+		group = all_groups(&b, true, &n);
 		plan_update(&b, group, n, parity & 1);
 		if (model->n_hash) {
 			struct k3_hash_args *a =
@@ -228,11 +233,15 @@ k3_plan_optimizer(struct k3_plan **plan, const struct k3_model *model, uint32_t 
 			k3i_list_one(&b, &a->data, (int32_t)model->loss_acc, K3_R);
 			a->n_bytes = loss_bytes;
 			k3i_task_end(&b, 1, 0);
+			group = all_groups(&b, false, &n);
 			plan_hash(&b, group, n, 1, 1);
 			plan_hash(&b, group, n, 0, 1 + n);
 		}
 	}
-	return k3i_builder_finish(&b, plan);
+	ret = k3i_builder_finish(&b, plan);
+	if (ret == K3_OK)
+		order_updates(*plan);
+	return ret;
 }
 
 static void
@@ -292,7 +301,7 @@ static void
 cast_params(struct k3_builder *b)
 {
 	uint32_t n;
-	struct k3_block_group *group = all_groups(b, &n);
+	struct k3_block_group *group = all_groups(b, true, &n);
 
 	for (uint32_t i = 0; i < n && b->act != b->model->options.optimizer_dtype; i++) {
 		struct k3_cast_args *a = k3i_task(b, K3_OP_CAST_PARAMS, -1, -1, (int)i, sizeof(*a));

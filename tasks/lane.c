@@ -71,8 +71,7 @@ run(void *buffers[], void *cl_arg)
 	void *buf[t->n_access + 1];
 
 	(void)cl_arg;
-	for (uint32_t i = 0; i < t->n_access; i++)
-		buf[i] = (void *)STARPU_VECTOR_GET_PTR(buffers[i]);
+	k3i_pointers(t, buf, buffers);
 	k3i_trace_cuda_before(id);
 	k3i_lane_call(buf, t, &lane.mesh, comm, starpu_cuda_get_local_stream(), failed);
 	k3i_trace_cuda_after(id);

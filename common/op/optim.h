@@ -51,6 +51,7 @@ void k3_clip_factor_cpu(void *const *buf, const struct k3_clip_args *a);
  *   to nearest even
  *   grads: n x R (f32), n_elems[i] floats each
  *   copies: 0..n x W bf16: copy copy[i] is parameter i rounded to nearest even, after the update
+ *   turn: 0..1 RW f64 [1]: not touched; of tasks that name the same one, each waits for the last
  *   Nothing is updated unless the state is K3_STEP_OK; copies are written whatever it is.
  *   theta -= lr*wd*theta; m, v updates; theta -= lr*m^/(sqrt(v^)+eps). */
 struct k3_adamw_args {
