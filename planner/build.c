@@ -394,8 +394,8 @@ k3i_use(struct k3_builder *b, uint32_t datum, enum k3_mode mode)
 	if (b->status != K3_OK || !b->cur ||
 	    !grow(b, (void **)&p->access, &b->cap_access, p->n_access + 1, sizeof(*p->access)))
 		return 0;
-	p->access[p->n_access++] = (struct k3_access){
-		datum, mode & K3_RW, buffer_of(b, datum) & K3_MOST_BUFFERS};
+	p->access[p->n_access++] =
+		(struct k3_access){datum, mode & K3_RW, buffer_of(b, datum) & K3_MOST_BUFFERS};
 	if (mode & K3_W)
 		b->written[datum] = 1;
 	k3i_touch(b, datum);

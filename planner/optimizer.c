@@ -124,26 +124,49 @@ plan_norm(struct k3_builder *b, const struct k3_block_group *group, uint32_t n, 
 	k3i_task_end(b, n, 0);
 }
 
+/* Of the layers first .. end - 1 that have a router. */
+static void
+plan_bias(struct k3_builder *b, uint32_t first, uint32_t end, uint32_t parity)
+{
+	const struct k3_model *m = b->model;
+	const struct k3_plan_options *o = &m->options;
+	bool one = end - first == 1;
+	struct k3_router_bias_args *a =
+		k3i_task(b, K3_OP_ROUTER_BIAS_UPDATE, one ? (int)first : -1, -1, -1, sizeof(*a));
+
+	a->rule = o->balance;
+	a->n_experts = b->config->experts;
+	a->k = b->config->top_k;
+	a->bins = o->balance == K3_BALANCE_QUANTILE ? o->bins : 0;
+	a->u = o->balance_u;
+	k3i_use(b, m->step_out[parity], K3_R);
+	for (int balance = 0; balance < 2; balance++) {
+		struct k3_list *list = balance ? &a->balance : &a->bias;
+		list->first = b->cur ? b->cur->n_access : 0;
+		for (uint32_t l = first; l < end; l++) {
+			if (m->balance[l] == K3_NO_DATUM)
+				continue;
+			k3i_use(b, (uint32_t)(balance ? m->balance[l] : m->bias[l]),
+				balance ? K3_R : K3_RW);
+			list->n++;
+		}
+	}
+	k3i_task_end(b, a->bias.n * (double)b->config->experts * (double)(1 + a->bins), 0);
+}
+
+/* A layer has work for one multiprocessor, or for one core. */
 static void
 plan_biases(struct k3_builder *b, uint32_t parity)
 {
 	const struct k3_model *m = b->model;
-	const struct k3_plan_options *o = &m->options;
+	uint32_t layers = b->config->layers, n = m->options.for_gpus ? layers : 1;
 
-	for (uint32_t l = 0; l < b->config->layers; l++) {
-		if (m->balance[l] == K3_NO_DATUM)
-			continue;
-		struct k3_router_bias_args *a =
-			k3i_task(b, K3_OP_ROUTER_BIAS_UPDATE, (int)l, -1, -1, sizeof(*a));
-		a->rule = o->balance;
-		a->n_experts = b->config->experts;
-		a->k = b->config->top_k;
-		a->bins = o->balance == K3_BALANCE_QUANTILE ? o->bins : 0;
-		a->u = o->balance_u;
-		k3i_use(b, (uint32_t)m->bias[l], K3_RW);
-		k3i_use(b, (uint32_t)m->balance[l], K3_R);
-		k3i_use(b, m->step_out[parity], K3_R);
-		k3i_task_end(b, (double)b->config->experts * (double)(1 + a->bins), 0);
+	for (uint32_t l = 0; l < layers; l += n) {
+		bool any = false;
+		for (uint32_t k = l; k < l + n; k++)
+			any = any || m->balance[k] != K3_NO_DATUM;
+		if (any)
+			plan_bias(b, l, l + n, parity);
 	}
 }
 
@@ -202,7 +225,8 @@ order_updates(struct k3_plan *plan)
 	for (size_t i = 0; i < plan->n_tasks; i++) {
 		struct k3_task *t = &plan->task[i];
 		if (t->op == K3_OP_ADAMW_STEP)
-			t->priority = most - (int32_t)((int64_t)most * t->group / (m->n_updates + 1));
+			t->priority =
+				most - (int32_t)((int64_t)most * t->group / (m->n_updates + 1));
 		else if (t->op == K3_OP_ROUTER_BIAS_UPDATE)
 			t->priority = most;
 	}

@@ -9,7 +9,7 @@
 /* A task takes blocks until it is worth its submission: a few hundred microseconds on a core, on a
  * GPU a few dozen. */
 enum { GROUP_BLOCKS = 16, GROUP_ELEMS = 1 << 19, GPU_GROUP_BLOCKS = 48 };
-enum { GPU_NORM_ELEMS = 1 << 24, GPU_UPDATE_ELEMS = 1 << 22 };
+enum { GPU_NORM_ELEMS = 1 << 24, GPU_UPDATE_ELEMS = 1 << 21 };
 
 /* When the verdict on a step is there, all updates could begin; what StarPU does for each of them
  * then would keep a GPU waiting.  So on GPUs they take turns: each lets one more begin. */

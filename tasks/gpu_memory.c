@@ -78,6 +78,9 @@ k3_gpu_memory_check(struct k3_gpu_memory *gpu, const struct k3_memory *memory)
 			"StarPU may take %.1f MiB",
 			starpu_memory_node_get_devid(node), mib(gpu->promised_bytes), mib(scratch),
 			mib((uint64_t)(total < 0 ? 0 : total)));
+		if (k3_lane_bytes())
+			k3_info("tasks", "gpu%d: beside that, communicators took %.1f MiB",
+				starpu_memory_node_get_devid(node), mib(k3_lane_bytes()));
 		if (total < 0 || gpu->promised_bytes <= (uint64_t)total)
 			continue;
 		gpu->fits = false;

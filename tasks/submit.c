@@ -52,9 +52,9 @@ set_data(struct starpu_task *task, struct k3_store *store, const struct k3_plan 
 	for (uint32_t i = 0; i < t->n_access; i++) {
 		enum k3_mode mode = (enum k3_mode)a[i].mode;
 		if (a[i].buffer < seen) {
-			STARPU_TASK_SET_MODE(task,
-					     mode_of(mode) | STARPU_TASK_GET_MODE(task, a[i].buffer),
-					     a[i].buffer);
+			STARPU_TASK_SET_MODE(
+				task, mode_of(mode) | STARPU_TASK_GET_MODE(task, a[i].buffer),
+				a[i].buffer);
 			continue;
 		}
 		STARPU_TASK_SET_HANDLE(task, k3_store_handle(store, plan, a[i].datum), seen);

@@ -69,8 +69,8 @@ expect_places(const struct k3_model *m)
 		shared += n > 1;
 		cr_expect_eq(d->at, 0);
 		/* a shard may have no rows of any of them */
-		cr_expect(n > 1 ? d->whole_bytes || !part[n - 1]->at : !d->whole_bytes,
-			  "datum %u", i);
+		cr_expect(n > 1 ? d->whole_bytes || !part[n - 1]->at : !d->whole_bytes, "datum %u",
+			  i);
 		for (size_t k = 0; k < n; k++) {
 			size_t end = k + 1 < n ? part[k + 1]->at : k3_datum_place_bytes(d);
 			cr_expect_eq(part[k]->at % 256, 0, "part %zu of datum %u", k, i);
@@ -142,8 +142,8 @@ TEST(gradients_are_alone_and_moments_share_with_moments)
 TEST(matrices_that_tasks_read_have_handles_of_their_own)
 {
 	for (int half = 0; half < 2; half++) {
-		struct k3_plan_options o = options(half ? K3_BF16 : K3_F32, half ? K3_BF16 : K3_F32,
-						   true);
+		struct k3_plan_options o =
+			options(half ? K3_BF16 : K3_F32, half ? K3_BF16 : K3_F32, true);
 		struct k3_model *m = case_model("cp=1", 0, &o);
 		for (uint32_t i = 0; i < m->n_blocks; i++)
 			if (k3_param_is_matrix(&m->params.param[m->persist[i].param]))
@@ -223,9 +223,9 @@ TEST(writers_of_two_parts_are_ordered)
 		bool writes = false, waits = false;
 		k3i_graph_next(&graph, i);
 		for (uint32_t k = 0; k < t->n_access; k++)
-			writes = writes || k3_datum_leader(plan->data,
-							   plan->access[t->first_access + k].datum) ==
-						   leader;
+			writes = writes ||
+				 k3_datum_leader(plan->data,
+						 plan->access[t->first_access + k].datum) == leader;
 		for (size_t k = 0; k < graph.n_pred; k++)
 			waits = waits || graph.pred[k].from == last;
 		if (!writes)

@@ -78,10 +78,10 @@ void k3_cast_params_cpu(void *const *buf, const struct k3_cast_args *a);
 
 enum k3_balance_rule { K3_BALANCE_NONE, K3_BALANCE_SIGN, K3_BALANCE_QUANTILE };
 
-/* router_bias_update:
- *    0 RW   bias (f32) [E]
- *    1 R    balance i32 [E + E*bins]
- *    2 R    out (state)
+/* router_bias_update, of some layers:
+ *    0 R    out (state)
+ *   bias: n x RW (f32) [E]
+ *   balance: n x R i32 [E + E*bins]
  *   Does nothing unless the state is K3_STEP_OK.
  *   sign:     d_e = u sign(mean(n) - n_e); b += d - mean(d)
  *   quantile: model.md 5.4 B (b is replaced) */
@@ -90,6 +90,7 @@ struct k3_router_bias_args {
 	uint32_t rule;
 	size_t n_experts, k, bins;
 	double u;
+	struct k3_list bias, balance;
 };
 void k3_router_bias_update_cpu_f32(void *const *buf, const struct k3_router_bias_args *a);
 
