@@ -228,7 +228,7 @@ order_updates(struct k3_plan *plan)
 			t->priority =
 				most - (int32_t)((int64_t)most * t->group / (m->n_updates + 1));
 		else if (t->op == K3_OP_ROUTER_BIAS_UPDATE)
-			t->priority = most;
+			t->priority = most - (int32_t)((int64_t)most * 2 / (m->n_updates + 1));
 	}
 }
 
@@ -246,9 +246,9 @@ k3_plan_optimizer(struct k3_plan **plan, const struct k3_model *model, uint32_t 
 		k3i_reduce_step(&b);
 		group = all_groups(&b, false, &n);
 		plan_norm(&b, group, n, parity & 1);
-		plan_biases(&b, parity & 1);
 		group = all_groups(&b, true, &n);
 		plan_update(&b, group, n, parity & 1);
+		plan_biases(&b, parity & 1);
 		if (model->n_hash) {
 			struct k3_hash_args *a =
 				k3i_task(&b, K3_OP_HASH_DATA, -1, -1, 0, sizeof(*a));

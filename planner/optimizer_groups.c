@@ -13,7 +13,7 @@ enum { GPU_NORM_ELEMS = 1 << 24, GPU_UPDATE_ELEMS = 1 << 21 };
 
 /* When the verdict on a step is there, all updates could begin; what StarPU does for each of them
  * then would keep a GPU waiting.  So on GPUs they take turns: each lets one more begin. */
-enum { GPU_TURNS = 8 };
+enum { GPU_TURNS = 4 };
 
 static uint32_t
 groups_of(const struct k3_model *model, const uint32_t *block, uint32_t most, size_t enough,

@@ -8,7 +8,7 @@ extern "C" {
 #include "../../common/op/optim.h"
 }
 
-enum { THREADS = 1024, WARPS = THREADS / 32, LAYERS = 64 };
+enum { THREADS = 1024, WARPS = THREADS / 32, LAYERS = 32 };
 
 /** Sum over the block, in all threads; shared holds WARPS numbers and may be used again. */
 static __device__ int64_t

@@ -283,7 +283,7 @@ TEST(router_biases_equal_the_cpu)
 	router_biases(K3_BALANCE_SIGN, 3, 896, 0, K3_STEP_OK, false);
 	router_biases(K3_BALANCE_SIGN, 2, 1100, 0, K3_STEP_OK, false);
 	router_biases(K3_BALANCE_QUANTILE, 1, 8, 7, K3_STEP_OK, false);
-	router_biases(K3_BALANCE_QUANTILE, 70, 33, 64, K3_STEP_OK, false);
+	router_biases(K3_BALANCE_QUANTILE, 40, 33, 64, K3_STEP_OK, false);
 	router_biases(K3_BALANCE_QUANTILE, 3, 896, 1000, K3_STEP_OK, false);
 	router_biases(K3_BALANCE_QUANTILE, 2, 8, 40, K3_STEP_OK, true);
 	router_biases(K3_BALANCE_QUANTILE, 2, 8, 40, K3_STEP_NOT_FINITE, false);
