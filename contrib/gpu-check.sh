@@ -333,9 +333,11 @@ step_columns="scheduler device median_ms tokens_per_s ratio gpu_busy runtime_sha
 run_steps()
 {
 	say "whole steps of debug24 on the GPU: 8192 tokens, full vocabulary, bf16"
-	set -- step --dtype bf16 --model debug24 --tokens 8192 --tile-tokens all --steps 2
+	# several steps without a drain: the end of one and the beginning of the next overlap
+	set -- step --dtype bf16 --model debug24 --tokens 8192 --tile-tokens all --steps 6
 	STARPU_SCHED=${STARPU_SCHED:-prio}
 	export STARPU_SCHED
+	[ -n "$workers" ] || unset STARPU_NCPU # as many as the program takes
 	attempt steps-gpu 120 "$bench" "$@" --rounds 3 --device cuda || return
 	# shellcheck disable=SC2086 # a list of words
 	columns "$out/steps-gpu.tsv" $step_columns
@@ -350,6 +352,8 @@ run_steps()
 		same_loss steps-less-memory
 		judge "step with 60 % of the memory" "$(column "$out/steps-less-memory.tsv" 1 median_ms | awk -v ms="$ms" 'NF { print $1 / ms }')" times most 3
 	fi
+	STARPU_NCPU=${workers:-4}
+	export STARPU_NCPU
 	if attempt steps-all 120 "$bench" "$@" --rounds 1 --device all --scheduler dmdas; then
 		judge "step with cores beside the GPU" "$(column "$out/steps-all.tsv" 1 median_ms | awk -v ms="$ms" 'NF { print $1 / ms }')" times most 1.05
 	fi
@@ -432,6 +436,7 @@ LD_LIBRARY_PATH=$build:$build/lib:$build/.libs${LD_LIBRARY_PATH:+:$LD_LIBRARY_PA
 OPENBLAS_NUM_THREADS=1
 STARPU_SILENT=${STARPU_SILENT:-1}
 STARPU_HOME=${STARPU_HOME:-$out/starpu-home}
+workers=${STARPU_NCPU:-}
 STARPU_NCPU=${STARPU_NCPU:-4}
 K3_TEST_DATA=$data
 export LD_LIBRARY_PATH OPENBLAS_NUM_THREADS STARPU_SILENT STARPU_HOME STARPU_NCPU K3_TEST_DATA

@@ -118,16 +118,23 @@ make(void **at, size_t bytes)
 void *
 k3_serial_datum(struct k3_serial *serial, uint32_t datum)
 {
-	return make(&serial->persist[datum], serial->model->persist[datum].bytes);
+	const struct k3_datum *persist = serial->model->persist;
+	uint32_t leader = k3_datum_leader(persist, datum);
+	char *p = make(&serial->persist[leader], k3_datum_place_bytes(&persist[leader]));
+
+	return p ? p + persist[datum].at : NULL;
 }
 
+/* Of the handle that holds a datum. */
 static void *
 buffer_of(struct k3_serial *s, const struct k3_plan *plan, uint32_t datum)
 {
-	const struct k3_datum *d = &plan->data[datum];
+	uint32_t leader = k3_datum_leader(plan->data, datum);
+	const struct k3_datum *d = &plan->data[leader];
 	struct place *place = d->slot < 0 ? NULL : &s->place[s->slot[d->slot]];
 
-	return place ? make(&place->data, place->bytes) : make(&s->persist[datum], d->bytes);
+	return place ? make(&place->data, place->bytes)
+		     : make(&s->persist[leader], k3_datum_place_bytes(d));
 }
 
 double
@@ -152,12 +159,13 @@ run_task(struct k3_serial *s, const struct k3_plan *plan, const struct k3_task *
 		return K3_ENODEV;
 	memset(vector, 0, sizeof(vector));
 	for (uint32_t i = 0; i < t->n_access; i++) {
-		void *p = buffer_of(s, plan, plan->access[t->first_access + i].datum);
+		const struct k3_access *a = &plan->access[t->first_access + i];
+		void *p = buffer_of(s, plan, a->datum);
 		if (!p)
 			return K3_ENOMEM;
-		vector[i].ptr = (uintptr_t)p;
-		buffers[i] = &vector[i];
-		buf[i] = p;
+		vector[a->buffer].ptr = (uintptr_t)p;
+		buffers[a->buffer] = &vector[a->buffer];
+		buf[i] = (char *)p + plan->data[a->datum].at;
 	}
 	if (t->comm >= 0) {
 		s->comm(s->comm_arg, t, buf);

@@ -67,9 +67,14 @@ k3i_verify_quantile(const double *scores, const double *bias_in, size_t t, size_
 					  .bins = bins,
 					  .bias = {4, 1, 1, e, 1, 0}};
 	k3_moe_count_cpu((void *[]){balance, route, routew, layout, bias}, &count);
-	struct k3_router_bias_args update = {
-		.n_buf = 3, .rule = K3_BALANCE_QUANTILE, .n_experts = e, .k = k, .bins = bins};
-	k3_router_bias_update_cpu_f32((void *[]){bias, balance, out}, &update);
+	struct k3_router_bias_args update = {.n_buf = 3,
+					     .rule = K3_BALANCE_QUANTILE,
+					     .n_experts = e,
+					     .k = k,
+					     .bins = bins,
+					     .bias = {1, 1},
+					     .balance = {2, 1}};
+	k3_router_bias_update_cpu_f32((void *[]){out, bias, balance}, &update);
 	memcpy(hist, balance + e, e * bins * sizeof(*hist));
 	for (size_t j = 0; j < e; j++)
 		bias_out[j] = (double)bias[j];

@@ -368,6 +368,20 @@ k3i_touch(struct k3_builder *b, uint32_t datum)
 		d->last_pos = pos;
 }
 
+/* Place of a datum's handle among those of the current task. */
+static uint32_t
+buffer_of(const struct k3_builder *b, uint32_t datum)
+{
+	const struct k3_datum *data = b->plan->data;
+	const struct k3_access *a = &b->plan->access[b->cur->first_access];
+	uint32_t leader = k3_datum_leader(data, datum);
+
+	for (uint32_t i = 0; data[leader].whole_bytes && i < b->cur->n_access; i++)
+		if (k3_datum_leader(data, a[i].datum) == leader)
+			return a[i].buffer;
+	return b->cur->n_buffers++;
+}
+
 uint32_t
 k3i_use(struct k3_builder *b, uint32_t datum, enum k3_mode mode)
 {
@@ -380,7 +394,8 @@ k3i_use(struct k3_builder *b, uint32_t datum, enum k3_mode mode)
 	if (b->status != K3_OK || !b->cur ||
 	    !grow(b, (void **)&p->access, &b->cap_access, p->n_access + 1, sizeof(*p->access)))
 		return 0;
-	p->access[p->n_access++] = (struct k3_access){datum, (uint8_t)mode};
+	p->access[p->n_access++] =
+		(struct k3_access){datum, mode & K3_RW, buffer_of(b, datum) & K3_MOST_BUFFERS};
 	if (mode & K3_W)
 		b->written[datum] = 1;
 	k3i_touch(b, datum);

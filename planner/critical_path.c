@@ -24,7 +24,8 @@ handle_of(const struct k3_plan *plan, uint32_t datum)
 {
 	int32_t slot = plan->data[datum].slot;
 
-	return slot < 0 ? datum : plan->model->n_persist + (size_t)slot;
+	return slot < 0 ? k3_datum_leader(plan->data, datum)
+			: plan->model->n_persist + (size_t)slot;
 }
 
 static void

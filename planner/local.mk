@@ -24,6 +24,7 @@ libk3_la_SOURCES += \
 	planner/model_flops.c \
 	planner/optimizer.c \
 	planner/optimizer.h \
+	planner/optimizer_groups.c \
 	planner/params.c \
 	planner/params_layer.c \
 	planner/params_table.h \
@@ -63,7 +64,9 @@ libk3_la_SOURCES += \
 	planner/vision_map.c \
 	planner/vision_split.c \
 	planner/vision_table.c \
-	planner/vision_tiles.c
+	planner/vision_tiles.c \
+	planner/whole.c \
+	planner/whole.h
 
 nobase_k3include_HEADERS += \
 	planner/activations.h \

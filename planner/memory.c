@@ -14,15 +14,19 @@ k3_memory_init(struct k3_memory *memory, const struct k3_model *model)
 	memory->cores = model->options.on_gpus ? 0 : model->machine.cores;
 }
 
-/* Memory that the data of a task take; the same datum may be there twice and counts so. */
+/* Memory that the handles of a task take; the same datum may be there twice and counts so. */
 static uint64_t
 task_bytes(const struct k3_plan *plan, const struct k3_task *t)
 {
 	uint64_t bytes = 0;
 
-	for (uint32_t i = 0; i < t->n_access; i++) {
-		const struct k3_datum *d = &plan->data[plan->access[t->first_access + i].datum];
-		bytes += d->slot < 0 ? d->bytes : plan->slot[d->slot].bytes;
+	for (uint32_t i = 0, seen = 0; i < t->n_access; i++) {
+		const struct k3_access *a = &plan->access[t->first_access + i];
+		const struct k3_datum *d = &plan->data[k3_datum_leader(plan->data, a->datum)];
+		if (a->buffer < seen)
+			continue; /* in a handle that counts */
+		seen = a->buffer + 1;
+		bytes += d->slot < 0 ? k3_datum_place_bytes(d) : plan->slot[d->slot].bytes;
 	}
 	return bytes;
 }

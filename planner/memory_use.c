@@ -21,10 +21,16 @@ struct k3_slot_class {
 void
 k3_memory_use_init(struct k3_memory_use *use, const struct k3_model *model)
 {
+	uint64_t parts = 0;
+
 	memset(use, 0, sizeof(*use));
 	k3_memory_init(&use->memory, model);
-	for (size_t i = 0; i < model->n_persist; i++)
+	for (size_t i = 0; i < model->n_persist; i++) {
 		use->persist_bytes[model->persist[i].kind] += model->persist[i].bytes;
+		parts += model->persist[i].bytes;
+	}
+	/* room between data that share a handle */
+	use->persist_bytes[K3_DATA_BUFFER] += model->persist_bytes - parts;
 }
 
 void

@@ -8,6 +8,7 @@
 #include "build.h"
 #include "optimizer.h"
 #include "shard.h"
+#include "whole.h"
 
 void
 k3_plan_options_init(struct k3_plan_options *options)
@@ -233,6 +234,9 @@ put_buffers(struct k3_model *m, size_t *at)
 		m->persist[(*at)++] =
 			persistent("step_out", K3_DATA_BUFFER, K3_F64, -1, i, 1, K3_OUT_LEN);
 	}
+	m->turn = (uint32_t)*at;
+	for (uint32_t i = 0; i < m->n_turns; i++)
+		m->persist[(*at)++] = persistent("turn", K3_DATA_BUFFER, K3_F64, -1, (int)i, 1, 1);
 	m->norm_partial = (uint32_t)*at;
 	for (uint32_t i = 0; i < m->n_norm_partial; i++)
 		m->persist[(*at)++] =
@@ -281,17 +285,18 @@ k3_model_create(struct k3_model **model, const struct k3_config *config,
 	put_blocks(m, &at, "exp_avg", K3_DATA_EXP_AVG, false);
 	put_blocks(m, &at, "exp_avg_sq", K3_DATA_EXP_AVG_SQ, false);
 	put_copies(m, &at);
-	m->n_norm_partial = k3i_optim_groups(m, NULL, 0);
+	K3_TRY(k3i_order_blocks(m));
 	m->n_hash = m->options.fingerprint ? 1 + 2 * m->n_norm_partial : 0;
-	size_t n = at + 2 * config->layers + 4 + m->n_norm_partial + m->n_hash;
+	size_t n = at + 2 * config->layers + 4 + m->n_turns + m->n_norm_partial + m->n_hash;
 	struct k3_datum *grown = realloc(m->persist, n * sizeof(*grown));
 	if (!grown)
 		K3_TRY(K3_ENOMEM);
 	m->persist = grown;
 	put_buffers(m, &at);
 	m->n_persist = at;
+	K3_TRY(k3i_make_wholes(m));
 	for (size_t i = 0; i < at; i++)
-		m->persist_bytes += m->persist[i].bytes;
+		m->persist_bytes += k3_datum_place_bytes(&m->persist[i]);
 	*model = m;
 out:
 	if (ret != K3_OK)
@@ -307,6 +312,8 @@ k3_model_destroy(struct k3_model *model)
 	k3_params_fini(&model->params);
 	free(model->param_block);
 	free(model->copy);
+	free(model->table);
+	free(model->update);
 	free(model->bias);
 	free(model->balance);
 	free(model->persist);

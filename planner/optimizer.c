@@ -7,34 +7,6 @@
 #include "../common/rng.h"
 #include "../common/status.h"
 #include "build.h"
-#include "shard.h"
-
-/* A task takes blocks until it is worth its submission: a few hundred microseconds on a core, a
- * hundred on a GPU. */
-enum { GROUP_BLOCKS = 16, GROUP_ELEMS = 1 << 19, GPU_GROUP_BLOCKS = 48, GPU_GROUP_ELEMS = 1 << 24 };
-
-uint32_t
-k3i_optim_groups(const struct k3_model *model, struct k3_block_group *group, uint32_t cap)
-{
-	bool gpu = model->options.for_gpus;
-	uint32_t n = 0, first = 0, most = gpu ? GPU_GROUP_BLOCKS : GROUP_BLOCKS;
-	size_t elems = 0, enough = gpu ? GPU_GROUP_ELEMS : GROUP_ELEMS;
-
-	for (uint32_t i = 0; i < model->n_blocks; i++) {
-		/* the longest shard of any rank, so that all ranks have the same groups */
-		const struct k3_datum *d = &model->persist[i];
-		elems += k3i_shard_pitch(model, &model->params.param[d->param], (size_t)d->index) *
-			 d->row_elems;
-		if (i + 1 < model->n_blocks && i + 1 - first < most && elems < enough)
-			continue;
-		if (n < cap)
-			group[n] = (struct k3_block_group){first, i + 1 - first};
-		n++;
-		first = i + 1;
-		elems = 0;
-	}
-	return n;
-}
 
 void
 k3i_optim_list(struct k3_builder *b, struct k3_list *list, const struct k3_block_group *g,
@@ -43,7 +15,7 @@ k3i_optim_list(struct k3_builder *b, struct k3_list *list, const struct k3_block
 	list->first = b->cur ? b->cur->n_access : 0;
 	list->n = g->n;
 	for (uint32_t i = 0; i < g->n; i++)
-		k3i_use(b, kind * b->model->n_blocks + g->first + i, mode);
+		k3i_use(b, kind * b->model->n_blocks + g->block[i], mode);
 }
 
 /* Blocks that are bf16 themselves. */
@@ -55,7 +27,7 @@ list_half(struct k3_builder *b, const struct k3_block_group *g)
 	if (!half)
 		b->status = K3_ENOMEM;
 	for (uint32_t i = 0; half && i < g->n; i++)
-		half[i] = b->model->persist[g->first + i].dtype == K3_BF16;
+		half[i] = b->model->persist[g->block[i]].dtype == K3_BF16;
 	return half;
 }
 
@@ -71,8 +43,8 @@ k3i_optim_copies(struct k3_builder *b, struct k3_list *list, const struct k3_blo
 		return NULL;
 	}
 	for (uint32_t i = 0; i < g->n; i++) {
-		int32_t copy = b->model->copy[g->first + i];
-		bool none = copy == K3_NO_DATUM || copy == (int32_t)(g->first + i);
+		int32_t copy = b->model->copy[g->block[i]];
+		bool none = copy == K3_NO_DATUM || copy == (int32_t)g->block[i];
 		place[i] = none ? -1 : (int32_t)list->n;
 		if (none)
 			continue;
@@ -93,7 +65,7 @@ k3i_optim_sizes(struct k3_builder *b, const struct k3_block_group *g, double *to
 		return NULL;
 	}
 	for (uint32_t i = 0; i < g->n; i++) {
-		const struct k3_datum *d = &b->model->persist[g->first + i];
+		const struct k3_datum *d = &b->model->persist[g->block[i]];
 		n[i] = d->rows * d->row_elems;
 		*total += (double)(d->rows * d->row_elems);
 	}
@@ -113,7 +85,7 @@ plan_hash(struct k3_builder *b, const struct k3_block_group *group, uint32_t n, 
 		size_t *n_bytes = k3i_optim_sizes(b, &group[i], &total);
 		for (uint32_t k = 0; n_bytes && k < group[i].n; k++)
 			n_bytes[k] =
-				b->model->persist[kind * b->model->n_blocks + group[i].first + k]
+				b->model->persist[kind * b->model->n_blocks + group[i].block[k]]
 					.bytes;
 		a->n_bytes = n_bytes;
 		k3i_task_end(b, total, 0);
@@ -148,27 +120,58 @@ plan_norm(struct k3_builder *b, const struct k3_block_group *group, uint32_t n, 
 	k3i_task_end(b, n, 0);
 }
 
+/* Of the layers first .. end - 1 that have a router. */
+static void
+plan_bias(struct k3_builder *b, uint32_t first, uint32_t end, uint32_t parity)
+{
+	const struct k3_model *m = b->model;
+	const struct k3_plan_options *o = &m->options;
+	bool one = end - first == 1;
+	struct k3_router_bias_args *a =
+		k3i_task(b, K3_OP_ROUTER_BIAS_UPDATE, one ? (int)first : -1, -1, -1, sizeof(*a));
+
+	a->rule = o->balance;
+	a->n_experts = b->config->experts;
+	a->k = b->config->top_k;
+	a->bins = o->balance == K3_BALANCE_QUANTILE ? o->bins : 0;
+	a->u = o->balance_u;
+	k3i_use(b, m->step_out[parity], K3_R);
+	for (int balance = 0; balance < 2; balance++) {
+		struct k3_list *list = balance ? &a->balance : &a->bias;
+		list->first = b->cur ? b->cur->n_access : 0;
+		for (uint32_t l = first; l < end; l++) {
+			if (m->balance[l] == K3_NO_DATUM)
+				continue;
+			k3i_use(b, (uint32_t)(balance ? m->balance[l] : m->bias[l]),
+				balance ? K3_R : K3_RW);
+			list->n++;
+		}
+	}
+	k3i_task_end(b, a->bias.n * (double)b->config->experts * (double)(1 + a->bins), 0);
+}
+
+/* A layer has work for one multiprocessor, or for one core. */
+static void
+plan_biases(struct k3_builder *b, uint32_t parity)
+{
+	const struct k3_model *m = b->model;
+	uint32_t layers = b->config->layers, n = m->options.for_gpus ? layers : 1;
+
+	for (uint32_t l = 0; l < layers; l += n) {
+		bool any = false;
+		for (uint32_t k = l; k < l + n; k++)
+			any = any || m->balance[k] != K3_NO_DATUM;
+		if (any)
+			plan_bias(b, l, l + n, parity);
+	}
+}
+
 static void
 plan_update(struct k3_builder *b, const struct k3_block_group *group, uint32_t n, uint32_t parity)
 {
 	const struct k3_model *m = b->model;
 	const struct k3_plan_options *o = &m->options;
 
-	for (uint32_t l = 0; l < b->config->layers; l++) {
-		if (m->balance[l] == K3_NO_DATUM)
-			continue;
-		struct k3_router_bias_args *a =
-			k3i_task(b, K3_OP_ROUTER_BIAS_UPDATE, (int)l, -1, -1, sizeof(*a));
-		a->rule = o->balance;
-		a->n_experts = b->config->experts;
-		a->k = b->config->top_k;
-		a->bins = o->balance == K3_BALANCE_QUANTILE ? o->bins : 0;
-		a->u = o->balance_u;
-		k3i_use(b, (uint32_t)m->bias[l], K3_RW);
-		k3i_use(b, (uint32_t)m->balance[l], K3_R);
-		k3i_use(b, m->step_out[parity], K3_R);
-		k3i_task_end(b, (double)b->config->experts * (double)(1 + a->bins), 0);
-	}
 	for (uint32_t i = 0; i < n; i++) {
 		struct k3_adamw_args *a = k3i_task(b, K3_OP_ADAMW_STEP, -1, -1, (int)i, sizeof(*a));
 		double total;
@@ -183,6 +186,8 @@ plan_update(struct k3_builder *b, const struct k3_block_group *group, uint32_t n
 		k3i_optim_list(b, &a->exp_avg_sq, &group[i], 3, K3_RW);
 		k3i_optim_list(b, &a->grads, &group[i], 1, K3_R);
 		a->copy = k3i_optim_copies(b, &a->copies, &group[i]);
+		if (m->n_turns)
+			k3i_use_sum(b, m->turn + i % m->n_turns);
 		a->half = list_half(b, &group[i]);
 		a->n_elems = k3i_optim_sizes(b, &group[i], &total);
 		k3i_task_end(b, 15 * total, 0);
@@ -190,32 +195,56 @@ plan_update(struct k3_builder *b, const struct k3_block_group *group, uint32_t n
 }
 
 struct k3_block_group *
-k3i_optim_all(struct k3_builder *b, uint32_t *n)
+k3i_optim_all(struct k3_builder *b, bool updates, uint32_t *n)
 {
-	*n = b->model->n_norm_partial;
+	*n = updates ? b->model->n_updates : b->model->n_norm_partial;
 	struct k3_block_group *group = k3i_arena_alloc(b->plan->arena, (*n + 1) * sizeof(*group));
 	if (!group) {
 		b->status = K3_ENOMEM;
 		*n = 0;
 		return NULL;
 	}
-	k3i_optim_groups(b->model, group, *n);
+	(updates ? k3i_update_groups : k3i_norm_groups)(b->model, group, *n);
 	return group;
+}
+
+/* The next step follows, which this plan does not know.  Its forward pass waits for the updates of
+ * the layer that it has come to, so these go in that order; it is a chain, and a worker that has
+ * another update to do while the next task of the chain is made ready stands still no more.  So
+ * updates come after everything that is ready. */
+static void
+order_updates(struct k3_plan *plan)
+{
+	const struct k3_model *m = plan->model;
+	const int32_t most = K3_MAX_PRIORITY / 4;
+
+	for (size_t i = 0; i < plan->n_tasks; i++) {
+		struct k3_task *t = &plan->task[i];
+		if (t->op == K3_OP_ADAMW_STEP)
+			t->priority =
+				most - (int32_t)((int64_t)most * t->group / (m->n_updates + 1));
+		else if (t->op == K3_OP_ROUTER_BIAS_UPDATE)
+			t->priority = most - (int32_t)((int64_t)most * 2 / (m->n_updates + 1));
+	}
 }
 
 int
 k3_plan_optimizer(struct k3_plan **plan, const struct k3_model *model, uint32_t parity)
 {
+	struct k3_block_group *group;
 	struct k3_builder b;
 	uint32_t n;
+	int ret;
 
 	*plan = NULL;
 	if (k3i_builder_init(&b, model) == K3_OK) {
 		b.pass = K3_PASS_OPTIMIZER;
-		struct k3_block_group *group = k3i_optim_all(&b, &n);
 		k3i_reduce_step(&b);
+		group = k3i_optim_all(&b, false, &n);
 		plan_norm(&b, group, n, parity & 1);
+		group = k3i_optim_all(&b, true, &n);
 		plan_update(&b, group, n, parity & 1);
+		plan_biases(&b, parity & 1);
 		if (model->n_hash) {
 			struct k3_hash_args *a =
 				k3i_task(&b, K3_OP_HASH_DATA, -1, -1, 0, sizeof(*a));
@@ -224,9 +253,13 @@ k3_plan_optimizer(struct k3_plan **plan, const struct k3_model *model, uint32_t 
 			k3i_list_one(&b, &a->data, (int32_t)model->loss_acc, K3_R);
 			a->n_bytes = loss_bytes;
 			k3i_task_end(&b, 1, 0);
+			group = k3i_optim_all(&b, false, &n);
 			plan_hash(&b, group, n, 1, 1);
 			plan_hash(&b, group, n, 0, 1 + n);
 		}
 	}
-	return k3i_builder_finish(&b, plan);
+	ret = k3i_builder_finish(&b, plan);
+	if (ret == K3_OK)
+		order_updates(*plan);
+	return ret;
 }

@@ -1,15 +1,22 @@
-/* Groups of parameter blocks that one optimizer task handles (inside planner/). */
+/* Groups of row blocks that one optimizer task handles (inside planner/). */
 #ifndef K3_PLANNER_OPTIMIZER_H
 #define K3_PLANNER_OPTIMIZER_H
 #include "build.h"
 
 struct k3_block_group {
-	uint32_t first, n; /* row blocks of this rank, in table order */
+	const uint32_t *block; /* row blocks of this rank */
+	uint32_t n;
 };
-/** Fills at most cap groups (NULL, 0: counts); returns their number. */
-uint32_t k3i_optim_groups(const struct k3_model *model, struct k3_block_group *group, uint32_t cap);
-/** All of them, and their number. */
-struct k3_block_group *k3i_optim_all(struct k3_builder *b, uint32_t *n);
+/** Of gradients, in table order: norms and fingerprints.  Fills at most cap groups (NULL, 0:
+ * counts); returns their number. */
+uint32_t k3i_norm_groups(const struct k3_model *model, struct k3_block_group *group, uint32_t cap);
+/** Of updates, in the order of model->update. */
+uint32_t k3i_update_groups(const struct k3_model *model, struct k3_block_group *group,
+			   uint32_t cap);
+/** Sets both orders of the model's blocks. @return K3_OK, K3_ENOMEM */
+int k3i_order_blocks(struct k3_model *model);
+/** All groups of updates or of gradients, and their number. */
+struct k3_block_group *k3i_optim_all(struct k3_builder *b, bool updates, uint32_t *n);
 
 /* Of the current task; memory that is out becomes the builder's status. */
 /** Blocks of one kind (0 parameters, 1 gradients, 2 and 3 moments) as a list. */

@@ -70,12 +70,18 @@ struct k3_datum {
 	size_t bytes;		      /* rows * row_elems * size of the type */
 	size_t slot_bytes;	      /* with a tile's nominal rows: size class before rounding */
 	int32_t slot;		      /* index in plan->slot, K3_NO_SLOT for persistent data */
+	/* persistent data may share a handle (whole.c): datum + 1 whose handle holds this one, at
+	 * byte `at`; 0: it has its own, of whole_bytes when others are in it */
+	uint32_t whole;
+	size_t at, whole_bytes;
 	uint32_t first_pos, last_pos; /* lifetime in positions; first > last: never used */
 };
 
+enum { K3_MOST_BUFFERS = (1 << 24) - 1 };
 struct k3_access {
 	uint32_t datum;
-	uint8_t mode; /* enum k3_mode */
+	uint32_t mode : 8;    /* enum k3_mode */
+	uint32_t buffer : 24; /* place of its handle among the task's */
 };
 
 enum k3_pass {
@@ -94,6 +100,7 @@ struct k3_task {
 	int32_t tile;  /* -1: none */
 	int32_t group; /* head group, expert group, vocabulary or parameter block; -1: none */
 	uint32_t first_access, n_access; /* in plan->access, in the order of the kernel's buffers */
+	uint32_t n_buffers;		 /* handles: fewer, when data share one */
 	uint32_t pos;
 	const struct k3_plan *plan; /* that it belongs to */
 	const void *args;	    /* k3_<op>_args in the plan's arena; NULL: it has none */
@@ -145,6 +152,11 @@ struct k3_model {
 	uint32_t hyper, loss_acc;	       /* scalars of the step */
 	uint32_t step_out[2];		       /* alternates with the parity of the step */
 	uint32_t norm_partial, n_norm_partial; /* one per gradient-norm task */
+	/* [n_blocks] row blocks in table order, and in that of their updates: as the next step
+	 * reads them, of each layer the vectors first */
+	uint32_t *table, *update;
+	uint32_t n_updates;	/* tasks that update */
+	uint32_t turn, n_turns; /* each of so many data lets one update follow another (GPUs) */
 	/* fingerprint words: loss, gradient blocks, parameter blocks; 0 when off */
 	uint32_t hash, n_hash;
 	uint64_t persist_bytes;
@@ -261,6 +273,16 @@ k3_wide_bytes(const struct k3_datum *datum)
 {
 	return (datum->slot_bytes * 2 + 63) / 64 * 64;
 }
+
+/** Persistent datum whose handle holds this one. */
+static inline uint32_t
+k3_datum_leader(const struct k3_datum *data, uint32_t datum)
+{
+	return data[datum].whole ? data[datum].whole - 1 : datum;
+}
+
+/** Bytes of a persistent datum's own handle; 0: another one's holds it. */
+size_t k3_datum_place_bytes(const struct k3_datum *datum);
 
 /** Datum of a plan by name, K3_NO_DATUM when there is none. */
 int32_t k3_plan_find(const struct k3_plan *plan, const char *what, int layer, int tile, int index);

@@ -50,9 +50,11 @@ k3i_graph_fini(struct k3i_graph *g)
 static struct handle_state *
 handle_of(struct k3i_graph *g, uint32_t datum)
 {
-	const struct k3_datum *d = &g->plan->data[datum];
+	const struct k3_datum *data = g->plan->data;
+	int32_t slot = data[datum].slot;
 
-	return &g->handle[d->slot < 0 ? datum : g->plan->model->n_persist + (size_t)d->slot];
+	return &g->handle[slot < 0 ? k3_datum_leader(data, datum)
+				   : g->plan->model->n_persist + (size_t)slot];
 }
 
 static void

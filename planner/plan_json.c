@@ -139,6 +139,8 @@ put_data(FILE *out, const struct k3_plan *plan)
 			", \"row0\": %zu, \"rows\": %zu, \"row_elems\": %zu, \"bytes\": %zu, "
 			"\"slot\": %d, \"keep\": %s",
 			d->row0, d->rows, d->row_elems, d->bytes, d->slot, json_bool(d->keep));
+		if (d->whole)
+			fprintf(out, ", \"whole\": %u, \"at\": %zu", d->whole - 1, d->at);
 		if (d->first_pos <= d->last_pos)
 			fprintf(out, ", \"first\": %u, \"last\": %u", d->first_pos, d->last_pos);
 		fprintf(out, "}");

@@ -62,7 +62,7 @@ static void
 cast_params(struct k3_builder *b)
 {
 	uint32_t n;
-	struct k3_block_group *group = k3i_optim_all(b, &n);
+	struct k3_block_group *group = k3i_optim_all(b, true, &n);
 
 	for (uint32_t i = 0; i < n && b->act != b->model->options.optimizer_dtype; i++) {
 		struct k3_cast_args *a = k3i_task(b, K3_OP_CAST_PARAMS, -1, -1, (int)i, sizeof(*a));

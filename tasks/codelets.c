@@ -11,32 +11,33 @@
 #include <math.h>
 
 #include "../common/colors.h"
-#include "../planner/plan.h"
 #include "convert.h"
 
-/* Pointers of a task's buffers. */
-static void
-pointers(void **out, void *const *buffers, uint32_t n)
+void
+k3i_pointers(const struct k3_task *t, void **buf, void *const *buffers)
 {
-	for (uint32_t i = 0; i < n; i++)
-		out[i] = (void *)STARPU_VECTOR_GET_PTR(buffers[i]);
+	const struct k3_access *a = &t->plan->access[t->first_access];
+
+	for (uint32_t i = 0; i < t->n_access; i++)
+		buf[i] = (char *)STARPU_VECTOR_GET_PTR(buffers[a[i].buffer]) +
+			 t->plan->data[a[i].datum].at;
 }
 
 /* What a kernel of fp32 works on. */
 static void
-take_buffers(const struct k3_task *t, void **buf, void *const *buffers, uint32_t n)
+take_buffers(const struct k3_task *t, void **buf, void *const *buffers)
 {
-	pointers(buf, buffers, n);
+	k3i_pointers(t, buf, buffers);
 	if (t->wide_bytes)
 		k3i_widen(t, buf);
 }
 
 static void
-give_back(const struct k3_task *t, void **buf, void *const *buffers, uint32_t n)
+give_back(const struct k3_task *t, void **buf, void *const *buffers)
 {
 	if (!t->wide_bytes)
 		return;
-	pointers(buf, buffers, n);
+	k3i_pointers(t, buf, buffers);
 	k3i_narrow(t, buf);
 }
 
@@ -71,9 +72,9 @@ run(enum k3_op op, kernel_func *kernel, void *const *buffers, const struct k3_ar
 
 	if (bf16_kernel[op] && t->plan->model->options.dtype == K3_BF16)
 		kernel = bf16_kernel[op];
-	take_buffers(t, buf, buffers, args->n_buf);
+	take_buffers(t, buf, buffers);
 	kernel(buf, args);
-	give_back(t, buf, buffers, args->n_buf);
+	give_back(t, buf, buffers);
 }
 
 #define X(id, name, family, args, kernel)                                                          \
@@ -90,7 +91,7 @@ run_batch_load(void *buffers[], void *cl_arg)
 	const struct k3_batch_load_call *call = cl_arg;
 	void *buf[call->args->n_buf + 1];
 
-	pointers(buf, buffers, call->args->n_buf);
+	k3i_pointers(k3i_task_now(), buf, buffers);
 	k3_batch_load_cpu(buf, call->args, &call->batch);
 }
 
@@ -101,9 +102,9 @@ run_vit_load(void *buffers[], void *cl_arg)
 	const struct k3_task *t = k3i_task_now();
 	void *buf[call->args->n_buf + 1];
 
-	take_buffers(t, buf, buffers, call->args->n_buf);
+	take_buffers(t, buf, buffers);
 	k3_vit_load_cpu(buf, call->args, &call->batch);
-	give_back(t, buf, buffers, call->args->n_buf);
+	give_back(t, buf, buffers);
 }
 
 static void
@@ -112,7 +113,7 @@ run_step_load(void *buffers[], void *cl_arg)
 	const struct k3_step_load_call *call = cl_arg;
 	void *buf[1];
 
-	pointers(buf, buffers, 1);
+	k3i_pointers(k3i_task_now(), buf, buffers);
 	k3_step_load_cpu(buf, call->hyper);
 }
 

@@ -5,12 +5,16 @@
 #include <stdbool.h>
 
 #include "../common/ops.h"
+#include "../planner/plan.h"
 
 /** The codelet of an operation, NULL when nothing can run it here (communication between ranks,
  * without a transport). */
 struct starpu_codelet *k3_codelet(enum k3_op op);
 /** What runs a communication operation, on CUDA workers; NULL: nothing does. */
 void k3i_codelet_set_comm(enum k3_op op, starpu_cuda_func_t run);
+
+/** Pointers of a task's data [n_access], in the order of the kernel's buffers, from StarPU's. */
+void k3i_pointers(const struct k3_task *task, void **buf, void *const *buffers);
 
 /**
  * What schedulers of the dmda family take for the length of a task: its cost in the plan (history

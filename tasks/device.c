@@ -44,24 +44,18 @@ static size_t scratch_bytes;
 static uint64_t scratch_made;
 static int worker_status[STARPU_NMAXWORKERS];
 
-static void
-pointers(void **out, void *const *buffers, uint32_t n)
-{
-	for (uint32_t i = 0; i < n; i++)
-		out[i] = (void *)STARPU_VECTOR_GET_PTR(buffers[i]);
-}
-
 #define X(op, arguments, stem, scratch)                                                            \
 	static void run_##op(void *buffers[], void *cl_arg)                                        \
 	{                                                                                          \
 		const struct arguments *a = cl_arg;                                                \
 		int id = starpu_worker_get_id_check();                                             \
 		const struct k3_cuda *cuda = &workers[id];                                         \
+		const struct k3_task *t = k3i_task_now();                                          \
 		void *buf[a->n_buf + 1];                                                           \
                                                                                                    \
-		pointers(buf, buffers, a->n_buf);                                                  \
+		k3i_pointers(t, buf, buffers);                                                     \
 		k3i_trace_cuda_before(id);                                                         \
-		if (k3i_task_now()->plan->model->options.dtype == K3_BF16)                         \
+		if (t->plan->model->options.dtype == K3_BF16)                                      \
 			k3_##stem##_cuda_bf16(buf, a, cuda);                                       \
 		else                                                                               \
 			k3_##stem##_cuda_f32(buf, a, cuda);                                        \
@@ -207,9 +201,10 @@ k3i_device_choose(enum k3_device device)
 		bool has = device != K3_DEVICE_CPU && kernels[op].run;
 		cl->cuda_funcs[0] = has ? kernels[op].run : NULL;
 		cl->cuda_flags[0] = has ? STARPU_CUDA_ASYNC : 0;
-		cl->where = !has		       ? STARPU_CPU
-			    : device == K3_DEVICE_CUDA ? STARPU_CUDA
-						       : STARPU_CPU | STARPU_CUDA;
+		/* initial values are made in one place: a GPU's logarithms round otherwise than a
+		 * core's, and data that share a handle would travel from task to task */
+		bool alone = device == K3_DEVICE_CUDA || op == K3_OP_PARAM_INIT;
+		cl->where = !has ? STARPU_CPU : alone ? STARPU_CUDA : STARPU_CPU | STARPU_CUDA;
 	}
 	return K3_OK;
 }

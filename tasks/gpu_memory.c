@@ -78,6 +78,9 @@ k3_gpu_memory_check(struct k3_gpu_memory *gpu, const struct k3_memory *memory)
 			"StarPU may take %.1f MiB",
 			starpu_memory_node_get_devid(node), mib(gpu->promised_bytes), mib(scratch),
 			mib((uint64_t)(total < 0 ? 0 : total)));
+		if (k3_lane_bytes())
+			k3_info("tasks", "gpu%d: beside that, communicators took %.1f MiB",
+				starpu_memory_node_get_devid(node), mib(k3_lane_bytes()));
 		if (total < 0 || gpu->promised_bytes <= (uint64_t)total)
 			continue;
 		gpu->fits = false;
@@ -122,15 +125,15 @@ k3_gpu_memory_step_done(const struct k3_gpu_memory *gpu, struct k3_store *store)
 {
 	const struct k3_model *m = k3_store_model(store);
 
-	for (uint32_t i = 0; i < m->n_blocks && !gpu->fits; i++) {
-		const uint32_t n = m->n_blocks;
-		if (m->persist[i].bytes < LEAST_BYTES)
+	/* parameters, gradients, moments */
+	for (uint32_t i = 0; i < 4 * m->n_blocks && !gpu->fits; i++) {
+		const struct k3_datum *d = &m->persist[i];
+		if (k3_datum_place_bytes(d) < LEAST_BYTES)
 			continue;
-		starpu_data_invalidate_submit(k3_store_handle(store, NULL, i + n));
-		if (m->copy[i] != K3_NO_DATUM)
+		if (d->kind == K3_DATA_GRAD)
+			starpu_data_invalidate_submit(k3_store_handle(store, NULL, i));
+		else if (d->kind != K3_DATA_PARAM || m->copy[i] != K3_NO_DATUM)
 			let_rest(k3_store_handle(store, NULL, i));
-		let_rest(k3_store_handle(store, NULL, i + 2 * n));
-		let_rest(k3_store_handle(store, NULL, i + 3 * n));
 	}
 }
 

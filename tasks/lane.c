@@ -37,6 +37,7 @@ static struct {
 	int worker; /* -1: not chosen yet */
 	starpu_data_handle_t order;
 	struct k3_mesh mesh;
+	uint64_t bytes; /* that the communicators took of the GPU */
 	/* of this rank's group of each kind; NULL: it does not communicate, or shares an earlier
 	 * kind's */
 	ncclComm_t comm[K3_N_GROUPS];
@@ -71,8 +72,7 @@ run(void *buffers[], void *cl_arg)
 	void *buf[t->n_access + 1];
 
 	(void)cl_arg;
-	for (uint32_t i = 0; i < t->n_access; i++)
-		buf[i] = (void *)STARPU_VECTOR_GET_PTR(buffers[i]);
+	k3i_pointers(t, buf, buffers);
 	k3i_trace_cuda_before(id);
 	k3i_lane_call(buf, t, &lane.mesh, comm, starpu_cuda_get_local_stream(), failed);
 	k3i_trace_cuda_after(id);
@@ -195,6 +195,15 @@ out:
 	return ret;
 }
 
+/* Of the lane's device; 0: CUDA does not tell. */
+static uint64_t
+free_bytes(void)
+{
+	size_t left = 0, all = 0;
+
+	return cudaMemGetInfo(&left, &all) == cudaSuccess ? left : 0;
+}
+
 /* A small sum on each, so that the first tasks do not pay for the connections. */
 static int
 warm(void)
@@ -228,6 +237,7 @@ warm(void)
 int
 k3i_lane_start(const struct k3_mesh *mesh)
 {
+	uint64_t before, after;
 	int ret;
 
 	if (!lane.wanted)
@@ -238,9 +248,12 @@ k3i_lane_start(const struct k3_mesh *mesh)
 			 cudaGetErrorString(cudaGetLastError()));
 		K3_TRY(K3_ENODEV);
 	}
+	before = free_bytes();
 	K3_TRY(make_world());
 	K3_TRY(make_groups());
 	K3_TRY(warm());
+	after = free_bytes();
+	lane.bytes = before > after ? before - after : 0;
 	k3_info("tasks", "communication by NCCL on worker %d%s, rank %u of %u", lane.worker,
 		lane.alone ? ", its own" : "", mesh->rank, k3_mesh_ranks(mesh));
 out:
@@ -262,8 +275,15 @@ k3i_lane_stop(void)
 		starpu_data_unregister(lane.order);
 	lane.order = NULL;
 	set_codelets(false);
+	lane.bytes = 0;
 	lane.worker = -1;
 	lane.alone = lane.wanted = false;
+}
+
+uint64_t
+k3_lane_bytes(void)
+{
+	return lane.bytes;
 }
 
 bool
@@ -310,6 +330,12 @@ k3i_lane_start(const struct k3_mesh *mesh)
 void
 k3i_lane_stop(void)
 {
+}
+
+uint64_t
+k3_lane_bytes(void)
+{
+	return 0;
 }
 
 bool

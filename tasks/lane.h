@@ -41,6 +41,9 @@ int k3i_lane_start(const struct k3_mesh *mesh);
 /** Before StarPU ends, drained; legal after any of the above, and twice. */
 void k3i_lane_stop(void);
 
+/** Bytes of the GPU that the communicators took when they were made: no plan counts them. 0 without
+ * a transport. */
+uint64_t k3_lane_bytes(void);
 /** Does this worker run communication alone? */
 bool k3i_lane_owns(int worker);
 /** Binds a communication task to the lane: the caller left room for one more datum, the last.

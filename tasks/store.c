@@ -1,5 +1,6 @@
 /* Handles by index: persistent data as in the model, slots by (class, ordinal).  The trap: a vector
- * handle counts its elements in 32 bits, so an element is a whole row or, in slots, 256 bytes. */
+ * handle counts its elements in 32 bits, so an element is a whole row or, in slots and where data
+ * share a handle, 256 bytes. */
 #include "store.h"
 
 #include <stdlib.h>
@@ -9,7 +10,7 @@
 #include "../common/log.h"
 #include "../common/status.h"
 
-enum { SLOT_ELEM_BYTES = 256 };
+enum { ELEM_BYTES = 256 };
 
 struct pool {
 	size_t bytes;
@@ -20,10 +21,18 @@ struct pool {
 struct k3_store {
 	struct k3_runtime *runtime;
 	const struct k3_model *model;
-	starpu_data_handle_t *persist; /* NULL: the rank has no rows of it */
+	starpu_data_handle_t *persist; /* NULL: the rank has no rows of it, or another holds it */
+	bool *begun;		       /* [n_persist] a part of its handle was written */
 	size_t n_pools;
 	struct pool *pool;
 };
+
+/* A handle without rows. */
+static void
+register_bytes(starpu_data_handle_t *handle, size_t bytes)
+{
+	starpu_vector_data_register(handle, -1, 0, (uint32_t)(bytes / ELEM_BYTES), ELEM_BYTES);
+}
 
 int
 k3_store_create(struct k3_store **store, struct k3_runtime *runtime, const struct k3_model *model)
@@ -37,7 +46,8 @@ k3_store_create(struct k3_store **store, struct k3_runtime *runtime, const struc
 	s->runtime = runtime;
 	s->model = model;
 	s->persist = calloc(model->n_persist, sizeof(*s->persist));
-	if (!s->persist)
+	s->begun = calloc(model->n_persist, sizeof(*s->begun));
+	if (!s->persist || !s->begun)
 		K3_TRY(K3_ENOMEM);
 	for (size_t i = 0; i < model->n_persist; i++) {
 		const struct k3_datum *d = &model->persist[i];
@@ -46,7 +56,9 @@ k3_store_create(struct k3_store **store, struct k3_runtime *runtime, const struc
 				 UINT32_MAX);
 			K3_TRY(K3_ESHAPE);
 		}
-		if (d->bytes > 0)
+		if (d->whole_bytes)
+			register_bytes(&s->persist[i], d->whole_bytes);
+		else if (k3_datum_place_bytes(d))
 			starpu_vector_data_register(&s->persist[i], -1, 0, (uint32_t)d->rows,
 						    d->bytes / d->rows);
 	}
@@ -73,6 +85,7 @@ k3_store_destroy(struct k3_store *store)
 	}
 	free(store->pool);
 	free(store->persist);
+	free(store->begun);
 	free(store);
 }
 
@@ -139,9 +152,7 @@ k3_store_prepare(struct k3_store *store, const struct k3_plan *plan)
 			return K3_ENOMEM;
 		p->handle = grown;
 		for (; p->n <= slot->ordinal; p->n++)
-			starpu_vector_data_register(&p->handle[p->n], -1, 0,
-						    (uint32_t)(slot->bytes / SLOT_ELEM_BYTES),
-						    SLOT_ELEM_BYTES);
+			register_bytes(&p->handle[p->n], slot->bytes);
 	}
 	return K3_OK;
 }
@@ -150,9 +161,25 @@ starpu_data_handle_t
 k3_store_handle(const struct k3_store *store, const struct k3_plan *plan, uint32_t datum)
 {
 	if (datum < store->model->n_persist)
-		return store->persist[datum];
+		return store->persist[k3_datum_leader(store->model->persist, datum)];
 	const struct k3_slot *slot = &plan->slot[plan->data[datum].slot];
 	return find_pool(store, slot->bytes)->handle[slot->ordinal];
+}
+
+enum k3_mode
+k3_store_mode(struct k3_store *store, uint32_t datum, enum k3_mode mode)
+{
+	const struct k3_datum *persist = store->model->persist;
+
+	if (datum >= store->model->n_persist || mode != K3_W)
+		return mode;
+	uint32_t leader = k3_datum_leader(persist, datum);
+	if (!persist[leader].whole_bytes)
+		return mode;
+	if (store->begun[leader])
+		return K3_RW;
+	store->begun[leader] = true;
+	return K3_W;
 }
 
 void
@@ -163,16 +190,20 @@ k3_store_forget_slots(struct k3_store *store)
 			starpu_data_invalidate_submit(store->pool[p].handle[i]);
 }
 
-/* The handle and size of something that the host may look at. */
+/* Something that the host may look at. */
+struct look {
+	starpu_data_handle_t handle;
+	size_t at, bytes; /* where in the handle */
+};
+
 static int
-look_up(struct k3_store *store, const struct k3_plan *plan, uint32_t datum,
-	starpu_data_handle_t *handle, size_t *bytes)
+look_up(struct k3_store *store, const struct k3_plan *plan, uint32_t datum, struct look *look)
 {
 	char label[128];
 
 	if (datum < store->model->n_persist) {
-		*handle = store->persist[datum];
-		*bytes = store->model->persist[datum].bytes;
+		const struct k3_datum *d = &store->model->persist[datum];
+		*look = (struct look){k3_store_handle(store, plan, datum), d->at, d->bytes};
 		return K3_OK;
 	}
 	const struct k3_datum *d = &plan->data[datum];
@@ -182,8 +213,7 @@ look_up(struct k3_store *store, const struct k3_plan *plan, uint32_t datum,
 			 k3_datum_label(d, label, sizeof(label)));
 		return K3_EINVAL;
 	}
-	*handle = k3_store_handle(store, plan, datum);
-	*bytes = d->bytes;
+	*look = (struct look){k3_store_handle(store, plan, datum), 0, d->bytes};
 	return K3_OK;
 }
 
@@ -212,24 +242,23 @@ has_value(const struct k3_store *store, starpu_data_handle_t handle)
 int
 k3_store_datum_read(struct k3_store *store, const struct k3_plan *plan, uint32_t datum, void *out)
 {
-	starpu_data_handle_t handle = NULL;
-	size_t bytes = 0;
+	struct look look;
 	int ret;
 
-	K3_TRY(look_up(store, plan, datum, &handle, &bytes));
-	if (bytes == 0)
+	K3_TRY(look_up(store, plan, datum, &look));
+	if (look.bytes == 0)
 		return K3_OK;
-	if (!has_value(store, handle)) {
+	if (!has_value(store, look.handle)) {
 		char label[128];
 		const struct k3_datum *d = plan ? plan->data : store->model->persist;
 		k3_error("tasks", "%s was never written",
 			 k3_datum_label(&d[datum], label, sizeof(label)));
 		K3_TRY(K3_EINVAL);
 	}
-	if (starpu_data_acquire(handle, STARPU_R) != 0)
+	if (starpu_data_acquire(look.handle, STARPU_R) != 0)
 		K3_TRY(K3_EINVAL);
-	memcpy(out, (const void *)starpu_vector_get_local_ptr(handle), bytes);
-	starpu_data_release(handle);
+	memcpy(out, (const char *)starpu_vector_get_local_ptr(look.handle) + look.at, look.bytes);
+	starpu_data_release(look.handle);
 out:
 	return ret;
 }
@@ -238,17 +267,17 @@ int
 k3_store_datum_write(struct k3_store *store, const struct k3_plan *plan, uint32_t datum,
 		     const void *in)
 {
-	starpu_data_handle_t handle = NULL;
-	size_t bytes = 0;
+	struct look look;
 	int ret;
 
-	K3_TRY(look_up(store, plan, datum, &handle, &bytes));
-	if (bytes == 0)
+	K3_TRY(look_up(store, plan, datum, &look));
+	if (look.bytes == 0)
 		return K3_OK;
-	if (starpu_data_acquire(handle, STARPU_W) != 0)
+	bool whole = k3_store_mode(store, datum, K3_W) == K3_W;
+	if (starpu_data_acquire(look.handle, whole ? STARPU_W : STARPU_RW) != 0)
 		K3_TRY(K3_EINVAL);
-	memcpy((void *)starpu_vector_get_local_ptr(handle), in, bytes);
-	starpu_data_release(handle);
+	memcpy((char *)starpu_vector_get_local_ptr(look.handle) + look.at, in, look.bytes);
+	starpu_data_release(look.handle);
 out:
 	return ret;
 }

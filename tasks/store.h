@@ -25,6 +25,10 @@ int k3_store_prepare(struct k3_store *store, const struct k3_plan *plan);
 starpu_data_handle_t k3_store_handle(const struct k3_store *store, const struct k3_plan *plan,
 				     uint32_t datum);
 
+/** How a handle is used by what uses a datum of it so: a write keeps the other data that the handle
+ * holds by now.  A first write is taken to happen. */
+enum k3_mode k3_store_mode(struct k3_store *store, uint32_t datum, enum k3_mode mode);
+
 /**
  * Copies a datum out (in): waits for the tasks submitted so far that write (use) it.
  * plan may be NULL for persistent data; short-lived data must be kept by their plan.

@@ -28,19 +28,19 @@ priority_for(int32_t priority, int least, int most)
 }
 
 static enum starpu_data_access_mode
-mode_of(uint8_t mode)
+mode_of(enum k3_mode mode)
 {
 	return mode == K3_R ? STARPU_R : mode == K3_W ? STARPU_W : STARPU_RW;
 }
 
-/* The task's data, and the lane's when it communicates; arrays of its own when it has more than
- * StarPU's compiled limit. */
+/* The task's handles, and the lane's when it communicates; arrays of its own when it has more than
+ * StarPU's compiled limit.  Data of one handle are used together. */
 static int
-set_data(struct starpu_task *task, const struct k3_store *store, const struct k3_plan *plan,
+set_data(struct starpu_task *task, struct k3_store *store, const struct k3_plan *plan,
 	 const struct k3_task *t)
 {
 	const struct k3_access *a = &plan->access[t->first_access];
-	uint32_t n = t->n_access + (t->comm >= 0);
+	uint32_t n = t->n_buffers + (t->comm >= 0), seen = 0;
 
 	task->nbuffers = (int)n;
 	if (n > STARPU_NMAXBUFS) {
@@ -50,8 +50,16 @@ set_data(struct starpu_task *task, const struct k3_store *store, const struct k3
 			return K3_ENOMEM;
 	}
 	for (uint32_t i = 0; i < t->n_access; i++) {
-		STARPU_TASK_SET_HANDLE(task, k3_store_handle(store, plan, a[i].datum), i);
-		STARPU_TASK_SET_MODE(task, mode_of(a[i].mode), i);
+		enum k3_mode mode = (enum k3_mode)a[i].mode;
+		if (a[i].buffer < seen) {
+			STARPU_TASK_SET_MODE(
+				task, mode_of(mode) | STARPU_TASK_GET_MODE(task, a[i].buffer),
+				a[i].buffer);
+			continue;
+		}
+		STARPU_TASK_SET_HANDLE(task, k3_store_handle(store, plan, a[i].datum), seen);
+		STARPU_TASK_SET_MODE(task, mode_of(k3_store_mode(store, a[i].datum, mode)), seen);
+		seen++;
 	}
 	if (t->comm >= 0)
 		k3i_lane_bind(task, n - 1);

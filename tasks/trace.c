@@ -155,7 +155,7 @@ k3_trace_submit(struct k3_trace *trace, const struct k3_task *task)
 	r->microbatch = trace->microbatch;
 	r->tile = task->tile;
 	r->group = task->group;
-	r->n_data = task->n_access;
+	r->n_data = task->n_buffers;
 	r->released_ns = 0;
 	r->layer = task->layer;
 	r->worker = -1;

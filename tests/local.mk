@@ -95,7 +95,8 @@ check_PROGRAMS += \
 	tests/test_vit_embed \
 	tests/test_vit_load \
 	tests/test_vit_merge \
-	tests/test_vit_project
+	tests/test_vit_project \
+	tests/test_whole
 if HAVE_NCCL
 check_PROGRAMS += tests/test_comm_ranks tests/test_comm_tower
 endif

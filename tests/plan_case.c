@@ -65,7 +65,8 @@ hand_task(struct hand *h, const char *name, const char *accesses, double cost_us
 	for (; sscanf(accesses, " %u:%2[RW-]%n", &datum, mode, &used) == 2; accesses += used) {
 		uint8_t bits =
 			(uint8_t)((strchr(mode, 'R') ? K3_R : 0) | (strchr(mode, 'W') ? K3_W : 0));
-		h->access[h->plan.n_access++] = (struct k3_access){datum, bits};
+		h->access[h->plan.n_access++] =
+			(struct k3_access){datum, bits, t->n_buffers++ & K3_MOST_BUFFERS};
 		t->n_access++;
 	}
 	h->plan.n_pos = (uint32_t)++h->plan.n_tasks;

@@ -13,9 +13,15 @@ update_in(float *bias, int32_t *balance, size_t n, enum k3_balance_rule rule, si
 	  double state)
 {
 	double out[K3_OUT_LEN] = {[K3_OUT_STATE] = state, [K3_OUT_COEF] = 1};
-	void *buf[] = {bias, balance, out};
-	struct k3_router_bias_args a = {
-		.n_buf = 3, .rule = rule, .n_experts = n, .k = k, .bins = bins, .u = 1e-3};
+	void *buf[] = {out, bias, balance};
+	struct k3_router_bias_args a = {.n_buf = 3,
+					.rule = rule,
+					.n_experts = n,
+					.k = k,
+					.bins = bins,
+					.u = 1e-3,
+					.bias = {1, 1},
+					.balance = {2, 1}};
 
 	k3_router_bias_update_cpu_f32(buf, &a);
 }

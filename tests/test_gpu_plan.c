@@ -154,6 +154,96 @@ TEST(the_optimizer_has_fewer_and_longer_tasks)
 	cr_expect_lt(2 * n_tasks[1], n_tasks[0], "%zu and %zu", n_tasks[1], n_tasks[0]);
 }
 
+/* Updates as the next step reads, below its forward pass; on a GPU each lets one more begin. */
+TEST(updates_go_in_the_order_of_the_next_step)
+{
+	for (int gpu = 0; gpu < 2; gpu++) {
+		struct k3_plan_options o;
+		struct k3_plan *plan;
+		k3_plan_options_init(&o);
+		o.for_gpus = gpu;
+		o.block_bytes = 4096;
+		struct k3_model *m = case_model("cp=1", 0, &o);
+		uint8_t *seen = calloc(m->n_blocks, 1);
+		int priority = K3_MAX_PRIORITY, layer = -1;
+		uint32_t turns = 0, n = 0;
+		cr_assert_eq(k3_plan_optimizer(&plan, m, 0), K3_OK);
+		for (size_t i = 0; i < plan->n_tasks; i++) {
+			const struct k3_task *t = &plan->task[i];
+			const struct k3_adamw_args *a = t->args;
+			const struct k3_access *at = &plan->access[t->first_access];
+			if (t->op != K3_OP_ADAMW_STEP)
+				continue;
+			cr_expect(t->priority <= priority && t->priority > 0 &&
+					  t->priority <= K3_MAX_PRIORITY / 4,
+				  "%s: %d", t->name, t->priority);
+			priority = t->priority;
+			for (uint32_t k = 0; k < a->params.n; k++) {
+				const struct k3_datum *d =
+					&plan->data[at[a->params.first + k].datum];
+				seen[at[a->params.first + k].datum]++;
+				if (d->layer < 0)
+					continue;
+				cr_expect_geq(d->layer, layer, "%s", t->name);
+				layer = d->layer;
+			}
+			bool turn = strcmp(plan->data[at[t->n_access - 1].datum].what, "turn") == 0;
+			cr_expect_eq(turn, gpu, "%s", t->name);
+			if (turn)
+				cr_expect_eq(at[t->n_access - 1].mode,
+					     n < m->n_turns ? K3_W : K3_RW);
+			turns += turn;
+			n++;
+		}
+		cr_expect_eq(n, m->n_updates);
+		cr_expect_eq(turns, gpu ? n : 0);
+		cr_expect_eq(layer, (int)m->config.layers - 1);
+		for (uint32_t i = 0; i < m->n_blocks; i++)
+			cr_expect_eq(seen[i], 1, "block %u", i);
+		free(seen);
+		k3_plan_destroy(plan);
+		k3_model_destroy(m);
+	}
+}
+
+/* A core has work with the experts of one layer, a GPU's multiprocessors with those of all. */
+TEST(a_gpu_updates_the_biases_of_all_layers_at_once)
+{
+	for (int gpu = 0; gpu < 2; gpu++) {
+		struct k3_plan_options o;
+		struct k3_plan *plan;
+		size_t n = 0, layers = 0;
+		k3_plan_options_init(&o);
+		o.for_gpus = gpu;
+		struct k3_model *m = case_model("cp=1", 0, &o);
+		cr_assert_eq(k3_plan_optimizer(&plan, m, 0), K3_OK);
+		for (uint32_t l = 0; l < m->config.layers; l++)
+			layers += m->bias[l] != K3_NO_DATUM;
+		for (size_t i = 0; i < plan->n_tasks; i++) {
+			const struct k3_task *t = &plan->task[i];
+			const struct k3_router_bias_args *a = t->args;
+			const struct k3_access *at = &plan->access[t->first_access];
+			if (t->op != K3_OP_ROUTER_BIAS_UPDATE)
+				continue;
+			n++;
+			cr_expect_eq(a->bias.n, gpu ? layers : 1);
+			cr_expect_eq(a->balance.n, a->bias.n);
+			for (uint32_t k = 0; k < a->bias.n; k++) {
+				const struct k3_access *bias = &at[a->bias.first + k],
+						       *balance = &at[a->balance.first + k];
+				int layer = plan->data[bias->datum].layer;
+				cr_assert(layer >= 0 && layer < (int)m->config.layers);
+				cr_expect_eq(m->bias[layer], (int32_t)bias->datum);
+				cr_expect_eq(m->balance[layer], (int32_t)balance->datum);
+				cr_expect(bias->mode == K3_RW && balance->mode == K3_R);
+			}
+		}
+		cr_expect_eq(n, gpu ? 1 : layers);
+		k3_plan_destroy(plan);
+		k3_model_destroy(m);
+	}
+}
+
 TEST(the_least_memory_is_that_of_the_largest_task)
 {
 	struct k3_model *m = case_model("cp=1", 0, NULL);
@@ -165,8 +255,14 @@ TEST(the_least_memory_is_that_of_the_largest_task)
 		uint64_t bytes = 0;
 		for (uint32_t k = 0; k < plan->task[i].n_access; k++) {
 			const struct k3_access *a = &plan->access[plan->task[i].first_access + k];
-			const struct k3_datum *d = &plan->data[a->datum];
-			bytes += d->slot >= 0 ? plan->slot[d->slot].bytes : d->bytes;
+			const struct k3_datum *d =
+				&plan->data[k3_datum_leader(plan->data, a->datum)];
+			bool again = false;
+			for (uint32_t j = 0; j < k; j++)
+				again = again || a[(int)j - (int)k].buffer == a->buffer;
+			bytes += again		? 0
+				 : d->slot >= 0 ? plan->slot[d->slot].bytes
+						: k3_datum_place_bytes(d);
 		}
 		want = bytes > want ? bytes : want;
 	}

@@ -73,7 +73,7 @@ TEST(parameters_gradients_and_moments_take_sixteen_bytes_each)
 	}
 	for (size_t k = 0; k < 4; k++)
 		cr_expect_eq(bytes[kind[k]], 4 * m->params.n_elems);
-	cr_expect_eq(m->persist_bytes, all);
+	cr_expect(m->persist_bytes >= all && m->persist_bytes < all + 256 * m->n_persist);
 	k3_model_destroy(m);
 }
 

@@ -485,6 +485,36 @@ load_status(struct golden *g)
 	return ret;
 }
 
+/* Written in turns, so that each write finds others in its handle. */
+TEST(data_that_share_a_handle_keep_each_other)
+{
+	struct spine s;
+	const struct k3_model *m;
+	size_t shared = 0;
+
+	spine_open(&s, golden_path("golden/text_tiny"), 64, 0);
+	m = s.session.model;
+	for (int again = 0; again < 2; again++)
+		for (uint32_t i = 0; i < 4 * m->n_blocks; i++) {
+			void *fill = malloc(m->persist[i].bytes + 1);
+			memset(fill, (int)(i + (uint32_t)again) % 251, m->persist[i].bytes);
+			cr_assert_eq(k3_store_datum_write(s.session.store, NULL, i, fill), K3_OK);
+			free(fill);
+		}
+	for (uint32_t i = 0; i < 4 * m->n_blocks; i++) {
+		const struct k3_datum *d = &m->persist[i];
+		unsigned char *got = malloc(d->bytes + 1);
+		cr_assert_eq(k3_store_datum_read(s.session.store, NULL, i, got), K3_OK);
+		for (size_t k = 0; k < d->bytes; k++)
+			cr_assert_eq(got[k], (i + 1) % 251, "%s of block %u, byte %zu", d->what,
+				     i % m->n_blocks, k);
+		shared += d->whole > 0;
+		free(got);
+	}
+	cr_expect_gt(shared, m->n_blocks);
+	spine_close(&s);
+}
+
 TEST(every_element_of_every_parameter_comes_from_the_file)
 {
 	struct spine s;

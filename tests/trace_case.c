@@ -70,7 +70,8 @@ trace_case_submit(struct k3_trace *trace, enum k3_op op, enum k3_pass pass, int 
 			       .layer = (int16_t)layer,
 			       .tile = tile,
 			       .group = group,
-			       .n_access = 3,
+			       .n_access = 4,
+			       .n_buffers = 3,
 			       .name = "a name that does not live long",
 			       .flops = 1000};
 

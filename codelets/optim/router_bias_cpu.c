@@ -54,16 +54,11 @@ quantile_rule(float *bias, const int32_t *hist, size_t n, size_t bins, size_t k)
 		bias[e] = (float)((quantile(hist + e * bins, bins, k, n) - mean) * width);
 }
 
-void
-k3_router_bias_update_cpu_f32(void *const *buf, const struct k3_router_bias_args *a)
+static void
+update_layer(float *bias, const int32_t *balance, const struct k3_router_bias_args *a)
 {
-	float *bias = buf[0];
-	const int32_t *balance = buf[1];
-	const double *out = buf[2];
 	double tokens = 0;
 
-	if (out[K3_OUT_STATE] != K3_STEP_OK)
-		return;
 	for (size_t e = 0; e < a->n_experts; e++)
 		tokens += balance[e];
 	if (!(tokens > 0))
@@ -71,6 +66,14 @@ k3_router_bias_update_cpu_f32(void *const *buf, const struct k3_router_bias_args
 	if (a->rule == K3_BALANCE_SIGN)
 		sign_rule(bias, balance, a->n_experts, a->u);
 	else if (a->rule == K3_BALANCE_QUANTILE)
-		quantile_rule(bias, balance + a->n_experts, a->n_experts, a->bins,
-			      a->k);
+		quantile_rule(bias, balance + a->n_experts, a->n_experts, a->bins, a->k);
+}
+
+void
+k3_router_bias_update_cpu_f32(void *const *buf, const struct k3_router_bias_args *a)
+{
+	const double *out = buf[0];
+
+	for (uint32_t i = 0; i < a->bias.n && out[K3_OUT_STATE] == K3_STEP_OK; i++)
+		update_layer(buf[a->bias.first + i], buf[a->balance.first + i], a);
 }

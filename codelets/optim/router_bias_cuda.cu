@@ -1,12 +1,14 @@
-/* Router bias after a step, one block: experts need each other's mean.  Counts are whole numbers and
- * their sums exact, so their order is free; positions are summed expert by expert. */
+/* Router bias after a step, a block for each layer: experts need each other's mean.  Counts are
+ * whole numbers and their sums exact, so their order is free; positions are summed expert by
+ * expert. */
 #include "../cuda/device.cuh"
+#include "../cuda/pointers.cuh"
 
 extern "C" {
 #include "../../common/op/optim.h"
 }
 
-enum { THREADS = 1024, WARPS = THREADS / 32 };
+enum { THREADS = 1024, WARPS = THREADS / 32, LAYERS = 32 };
 
 /** Sum over the block, in all threads; shared holds WARPS numbers and may be used again. */
 static __device__ int64_t
@@ -125,10 +127,13 @@ quantile_rule(float *bias, const int32_t *hist, size_t n, size_t bins, size_t k,
 }
 
 static __global__ void
-router_bias(float *bias, const int32_t *balance, const double *out, double *at,
-	    struct k3_router_bias_args a)
+router_bias(const __grid_constant__ struct k3_pointers<LAYERS> biases,
+	    const __grid_constant__ struct k3_pointers<LAYERS> balances, const double *out,
+	    double *at, const __grid_constant__ struct k3_router_bias_args a)
 {
 	__shared__ int64_t shared[WARPS];
+	float *bias = (float *)biases.p[blockIdx.x];
+	const int32_t *balance = (const int32_t *)balances.p[blockIdx.x];
 	int64_t tokens = 0;
 
 	if (out[K3_OUT_STATE] != K3_STEP_OK)
@@ -141,13 +146,16 @@ router_bias(float *bias, const int32_t *balance, const double *out, double *at,
 	if (a.rule == K3_BALANCE_SIGN)
 		sign_rule(bias, balance, a.n_experts, tokens, a.u, shared);
 	else
-		quantile_rule(bias, balance + a.n_experts, a.n_experts, a.bins, a.k, at);
+		quantile_rule(bias, balance + a.n_experts, a.n_experts, a.bins, a.k,
+			      at + blockIdx.x * a.n_experts);
 }
 
 extern "C" size_t
 k3_router_bias_update_cuda_scratch(const struct k3_router_bias_args *a)
 {
-	return a->n_experts * sizeof(double);
+	uint32_t layers = a->bias.n < LAYERS ? a->bias.n : LAYERS;
+
+	return layers * a->n_experts * sizeof(double);
 }
 
 static void
@@ -156,10 +164,15 @@ router_bias_update(void *const *buf, const struct k3_router_bias_args *a,
 {
 	if (a->n_experts == 0 || (a->rule != K3_BALANCE_SIGN && a->rule != K3_BALANCE_QUANTILE))
 		return;
-	router_bias<<<1, THREADS, 0, (cudaStream_t)cuda->stream>>>(
-		(float *)buf[0], (const int32_t *)buf[1], (const double *)buf[2],
-		(double *)cuda->scratch, *a);
-	K3_CUDA_LAUNCHED("router_bias");
+	for (uint32_t first = 0; first < a->bias.n; first += LAYERS) {
+		uint32_t n = a->bias.n - first < LAYERS ? a->bias.n - first : LAYERS;
+
+		router_bias<<<n, THREADS, 0, (cudaStream_t)cuda->stream>>>(
+			pointers_of<LAYERS>(buf, a->bias.first + first, n),
+			pointers_of<LAYERS>(buf, a->balance.first + first, n),
+			(const double *)buf[0], (double *)cuda->scratch, *a);
+		K3_CUDA_LAUNCHED("router_bias");
+	}
 }
 
 K3_CUDA_SAME(router_bias_update, k3_router_bias_args)

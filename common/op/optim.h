@@ -51,6 +51,7 @@ void k3_clip_factor_cpu(void *const *buf, const struct k3_clip_args *a);
  *   to nearest even
  *   grads: n x R (f32), n_elems[i] floats each
  *   copies: 0..n x W bf16: copy copy[i] is parameter i rounded to nearest even, after the update
+ *   turn: 0..1 RW f64 [1]: not touched; of tasks that name the same one, each waits for the last
  *   Nothing is updated unless the state is K3_STEP_OK; copies are written whatever it is.
  *   theta -= lr*wd*theta; m, v updates; theta -= lr*m^/(sqrt(v^)+eps). */
 struct k3_adamw_args {
@@ -77,10 +78,10 @@ void k3_cast_params_cpu(void *const *buf, const struct k3_cast_args *a);
 
 enum k3_balance_rule { K3_BALANCE_NONE, K3_BALANCE_SIGN, K3_BALANCE_QUANTILE };
 
-/* router_bias_update:
- *    0 RW   bias (f32) [E]
- *    1 R    balance i32 [E + E*bins]
- *    2 R    out (state)
+/* router_bias_update, of some layers:
+ *    0 R    out (state)
+ *   bias: n x RW (f32) [E]
+ *   balance: n x R i32 [E + E*bins]
  *   Does nothing unless the state is K3_STEP_OK.
  *   sign:     d_e = u sign(mean(n) - n_e); b += d - mean(d)
  *   quantile: model.md 5.4 B (b is replaced) */
@@ -89,6 +90,7 @@ struct k3_router_bias_args {
 	uint32_t rule;
 	size_t n_experts, k, bins;
 	double u;
+	struct k3_list bias, balance;
 };
 void k3_router_bias_update_cpu_f32(void *const *buf, const struct k3_router_bias_args *a);
 

@@ -231,9 +231,27 @@ TEST(a_step_that_must_not_happen_changes_nothing)
 	adamw(3, K3_STEP_NO_LABELS, 1);
 }
 
-/* Counts sum to the histogram's totals; skewed, so that some experts have empty histograms. */
+/* Counts of a layer sum to the histogram's totals; skewed, so that some experts have empty
+ * histograms. */
 static void
-router_bias(uint32_t rule, size_t experts, size_t bins, double state, bool empty)
+count_experts(int32_t *balance, size_t experts, size_t bins, uint64_t layer)
+{
+	memset(balance, 0, (experts + experts * bins) * sizeof(*balance));
+	for (size_t e = 0; e < experts; e++)
+		for (size_t b = 0; b < bins; b++) {
+			int32_t x =
+				e % 7 == 3
+					? 0
+					: (int32_t)(k3_rng_bits(e + 1000 * layer, b) % (e % 5 + 2));
+			balance[experts + e * bins + b] = x;
+			balance[e] += x;
+		}
+	for (size_t e = 0; e < experts && bins == 0; e++)
+		balance[e] = (int32_t)(k3_rng_bits(33 + layer, e) % 1000);
+}
+
+static void
+router_biases(uint32_t rule, size_t layers, size_t experts, size_t bins, double state, bool empty)
 {
 	struct k3_router_bias_args a = {
 		.rule = rule, .n_experts = experts, .k = experts / 4 + 1, .bins = bins, .u = 1e-3};
@@ -242,18 +260,17 @@ router_bias(uint32_t rule, size_t experts, size_t bins, double state, bool empty
 	int32_t *balance = calloc(n, sizeof(*balance));
 	struct cuda_case c;
 
-	for (size_t e = 0; e < experts && !empty; e++)
-		for (size_t b = 0; b < bins; b++) {
-			int32_t x = e % 7 == 3 ? 0 : (int32_t)(k3_rng_bits(e, b) % (e % 5 + 2));
-			balance[experts + e * bins + b] = x;
-			balance[e] += x;
-		}
-	for (size_t e = 0; e < experts && !empty && bins == 0; e++)
-		balance[e] = (int32_t)(k3_rng_bits(33, e) % 1000);
 	cuda_case_begin(&c, experts);
-	cuda_case_add(&c, CUDA_F32, CUDA_RW, experts, 0.1, "bias");
-	cuda_case_values(&c, CUDA_I32, CUDA_R, n, balance, "balance");
 	cuda_case_values(&c, CUDA_F64, CUDA_R, K3_OUT_LEN, out, "out");
+	a.bias = (struct k3_list){1, (uint32_t)layers};
+	a.balance = (struct k3_list){1 + (uint32_t)layers, (uint32_t)layers};
+	for (size_t l = 0; l < layers; l++)
+		cuda_case_add(&c, CUDA_F32, CUDA_RW, experts, 0.1, "bias");
+	for (size_t l = 0; l < layers; l++) {
+		if (!empty)
+			count_experts(balance, experts, bins, l);
+		cuda_case_values(&c, CUDA_I32, CUDA_R, n, balance, "balance");
+	}
 	CUDA_CASE_COMPARE(&c, "router_bias_update", &a, k3_router_bias_update_cpu_f32,
 			  router_bias_update, k3_router_bias_update_cuda_scratch(&a));
 	cuda_case_end(&c);
@@ -262,15 +279,15 @@ router_bias(uint32_t rule, size_t experts, size_t bins, double state, bool empty
 
 TEST(router_biases_equal_the_cpu)
 {
-	router_bias(K3_BALANCE_SIGN, 8, 0, K3_STEP_OK, false);
-	router_bias(K3_BALANCE_SIGN, 896, 0, K3_STEP_OK, false);
-	router_bias(K3_BALANCE_SIGN, 1100, 0, K3_STEP_OK, false);
-	router_bias(K3_BALANCE_QUANTILE, 8, 7, K3_STEP_OK, false);
-	router_bias(K3_BALANCE_QUANTILE, 33, 64, K3_STEP_OK, false);
-	router_bias(K3_BALANCE_QUANTILE, 896, 1000, K3_STEP_OK, false);
-	router_bias(K3_BALANCE_QUANTILE, 8, 40, K3_STEP_OK, true);
-	router_bias(K3_BALANCE_QUANTILE, 8, 40, K3_STEP_NOT_FINITE, false);
-	router_bias(K3_BALANCE_NONE, 8, 0, K3_STEP_OK, false);
+	router_biases(K3_BALANCE_SIGN, 1, 8, 0, K3_STEP_OK, false);
+	router_biases(K3_BALANCE_SIGN, 3, 896, 0, K3_STEP_OK, false);
+	router_biases(K3_BALANCE_SIGN, 2, 1100, 0, K3_STEP_OK, false);
+	router_biases(K3_BALANCE_QUANTILE, 1, 8, 7, K3_STEP_OK, false);
+	router_biases(K3_BALANCE_QUANTILE, 40, 33, 64, K3_STEP_OK, false);
+	router_biases(K3_BALANCE_QUANTILE, 3, 896, 1000, K3_STEP_OK, false);
+	router_biases(K3_BALANCE_QUANTILE, 2, 8, 40, K3_STEP_OK, true);
+	router_biases(K3_BALANCE_QUANTILE, 2, 8, 40, K3_STEP_NOT_FINITE, false);
+	router_biases(K3_BALANCE_NONE, 2, 8, 0, K3_STEP_OK, false);
 }
 
 /* Whole words, tails of 1 to 7 bytes, empty data, more data than one launch takes. */
