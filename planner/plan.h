@@ -346,6 +346,8 @@ struct k3_memory {
 		uint32_t n;
 	} * cls; /* ascending bytes */
 };
+/** Most that the data of one task of a plan take. */
+uint64_t k3_plan_task_bytes(const struct k3_plan *plan);
 void k3_memory_init(struct k3_memory *memory, const struct k3_model *model);
 int k3_memory_add(struct k3_memory *memory, const struct k3_plan *plan);
 void k3_memory_add_scratch(struct k3_memory *memory, uint64_t gpu_scratch_bytes);

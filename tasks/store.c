@@ -8,6 +8,8 @@
 #include "../codelets/vec/vec.h"
 #include "../common/log.h"
 #include "../common/status.h"
+#include "codelets.h"
+#include "room.h"
 
 enum { SLOT_ELEM_BYTES = 256 };
 
@@ -15,14 +17,20 @@ struct pool {
 	size_t bytes;
 	uint32_t n;
 	starpu_data_handle_t *handle;
+	bool *in_main; /* as USED_IN_MAIN */
 };
+
+/* What a datum was used for so far. */
+enum { USED = 1, USED_IN_MAIN = 2 /* a core or the program writes it */ };
 
 struct k3_store {
 	struct k3_runtime *runtime;
 	const struct k3_model *model;
 	starpu_data_handle_t *persist; /* NULL: the rank has no rows of it */
+	uint8_t *used;		       /* of persistent data */
 	size_t n_pools;
 	struct pool *pool;
+	struct k3_need need; /* of all that was prepared; task_bytes are the last plan's */
 };
 
 int
@@ -37,7 +45,8 @@ k3_store_create(struct k3_store **store, struct k3_runtime *runtime, const struc
 	s->runtime = runtime;
 	s->model = model;
 	s->persist = calloc(model->n_persist, sizeof(*s->persist));
-	if (!s->persist)
+	s->used = calloc(model->n_persist, sizeof(*s->used));
+	if (!s->persist || !s->used)
 		K3_TRY(K3_ENOMEM);
 	for (size_t i = 0; i < model->n_persist; i++) {
 		const struct k3_datum *d = &model->persist[i];
@@ -70,9 +79,11 @@ k3_store_destroy(struct k3_store *store)
 		for (uint32_t i = 0; i < store->pool[p].n; i++)
 			starpu_data_unregister_no_coherency(store->pool[p].handle[i]);
 		free(store->pool[p].handle);
+		free(store->pool[p].in_main);
 	}
 	free(store->pool);
 	free(store->persist);
+	free(store->used);
 	free(store);
 }
 
@@ -121,29 +132,104 @@ add_pool(struct k3_store *store, size_t bytes)
 	return &grown[at];
 }
 
-int
-k3_store_prepare(struct k3_store *store, const struct k3_plan *plan)
+/* Room for one more of a pool. */
+static int
+grow_pool(struct pool *pool, uint32_t n)
 {
+	starpu_data_handle_t *handle = realloc(pool->handle, n * sizeof(*handle));
+
+	if (!handle)
+		return K3_ENOMEM;
+	pool->handle = handle;
+	bool *in_main = realloc(pool->in_main, n * sizeof(*in_main));
+	if (!in_main)
+		return K3_ENOMEM;
+	pool->in_main = in_main;
+	return K3_OK;
+}
+
+static int
+make_slots(struct k3_store *store, const struct k3_plan *plan)
+{
+	int ret = K3_OK;
+
 	for (size_t i = 0; i < plan->n_slots; i++) {
 		const struct k3_slot *slot = &plan->slot[i];
 		struct pool *p = find_pool(store, slot->bytes);
 		if (!p)
 			p = add_pool(store, slot->bytes);
-		if (!p)
-			return K3_ENOMEM;
+		K3_TRY(p ? K3_OK : K3_ENOMEM);
 		if (slot->ordinal < p->n)
 			continue;
-		starpu_data_handle_t *grown =
-			realloc(p->handle, (slot->ordinal + 1) * sizeof(*grown));
-		if (!grown)
-			return K3_ENOMEM;
-		p->handle = grown;
-		for (; p->n <= slot->ordinal; p->n++)
+		K3_TRY(grow_pool(p, slot->ordinal + 1));
+		for (; p->n <= slot->ordinal; p->n++) {
 			starpu_vector_data_register(&p->handle[p->n], -1, 0,
 						    (uint32_t)(slot->bytes / SLOT_ELEM_BYTES),
 						    SLOT_ELEM_BYTES);
+			p->in_main[p->n] = false;
+			store->need.all_bytes += slot->bytes;
+		}
 	}
-	return K3_OK;
+out:
+	return ret;
+}
+
+/* Adds a datum to what is needed, once. */
+static void
+use(struct k3_store *store, const struct k3_plan *plan, uint32_t datum, bool in_main)
+{
+	if (datum < store->model->n_persist) {
+		uint64_t bytes = store->model->persist[datum].bytes;
+		uint8_t *used = &store->used[datum];
+		if (!(*used & USED))
+			store->need.all_bytes += bytes;
+		if (in_main && !(*used & USED_IN_MAIN))
+			store->need.main_bytes += bytes;
+		*used |= in_main ? USED | USED_IN_MAIN : USED;
+	} else if (in_main && plan->data[datum].slot >= 0) {
+		const struct k3_slot *slot = &plan->slot[plan->data[datum].slot];
+		struct pool *p = find_pool(store, slot->bytes);
+		if (!p->in_main[slot->ordinal])
+			store->need.main_bytes += slot->bytes;
+		p->in_main[slot->ordinal] = true;
+	}
+}
+
+static int
+check_room(struct k3_store *store, const struct k3_plan *plan)
+{
+	if (k3_room_is_ample(store->need.all_bytes))
+		return K3_OK;
+	store->need.task_bytes = plan ? k3_plan_task_bytes(plan) : 0;
+	return k3_room_check(&store->need);
+}
+
+int
+k3_store_prepare(struct k3_store *store, const struct k3_plan *plan)
+{
+	bool gpus = starpu_cuda_worker_get_count() > 0;
+	int ret;
+
+	K3_TRY(make_slots(store, plan));
+	for (size_t i = 0; i < plan->n_tasks; i++) {
+		const struct k3_task *t = &plan->task[i];
+		const struct k3_access *a = &plan->access[t->first_access];
+		const struct starpu_codelet *cl = gpus ? k3_codelet(t->op) : NULL;
+		bool in_main = cl && !(cl->where & STARPU_CUDA);
+		for (uint32_t k = 0; k < t->n_access; k++)
+			use(store, plan, a[k].datum, in_main);
+	}
+	K3_TRY(check_room(store, plan));
+out:
+	return ret;
+}
+
+int
+k3_store_reserve(struct k3_store *store, uint32_t first, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++)
+		use(store, NULL, first + i, true);
+	return check_room(store, NULL);
 }
 
 starpu_data_handle_t
@@ -245,6 +331,8 @@ k3_store_datum_write(struct k3_store *store, const struct k3_plan *plan, uint32_
 	K3_TRY(look_up(store, plan, datum, &handle, &bytes));
 	if (bytes == 0)
 		return K3_OK;
+	use(store, plan, datum, true);
+	K3_TRY(check_room(store, plan));
 	if (starpu_data_acquire(handle, STARPU_W) != 0)
 		K3_TRY(K3_EINVAL);
 	memcpy((void *)starpu_vector_get_local_ptr(handle), in, bytes);
