@@ -295,6 +295,83 @@ TEST(options_that_contradict_each_other_are_refused_with_what_is_allowed)
 		expect_refused(&use[refused[i].use], "", refused[i].more, refused[i].message);
 }
 
+/* A file of the scratch folder that holds the first bytes of another. */
+static const char *
+cut_file(const char *name, const char *from, double share)
+{
+	size_t bytes;
+	FILE *f = fopen(from, "r");
+
+	cr_assert_not_null(f, "%s", from);
+	cr_assert_eq(fseek(f, 0, SEEK_END), 0);
+	bytes = (size_t)ftell(f);
+	unsigned char *all = malloc(bytes + 1);
+	rewind(f);
+	cr_assert(all && fread(all, 1, bytes, f) == bytes);
+	fclose(f);
+	/* 1 is the whole, what is above it the whole without so many bytes */
+	scratch_write(name, all,
+		      share <= 1 ? (size_t)(share * (double)bytes) : bytes - (size_t)share + 1);
+	free(all);
+	return scratch_path(name);
+}
+
+TEST(golden_cases_that_are_cut_or_of_another_kind_are_refused)
+{
+	static const double shares[] = {0, 1e-5, 1e-3, 0.05, 0.5, 2};
+	struct use use[N_USES];
+	const char *log;
+
+	make_uses(use);
+	for (int i = VERIFY; i <= VERIFY_OPS; i++)
+		for (size_t k = 0; k < sizeof(shares) / sizeof(shares[0]); k++) {
+			struct use cut = {.program = "k3_verify"};
+			snprintf(cut.args, sizeof(cut.args), "%s",
+				 cut_file("cut.safetensors", use[i].args, shares[k]));
+			int status = run(&cut, "", "", &log);
+			cr_expect(status == 2 && strstr(log, "error"), "%s to %g: %d, %s",
+				  use[i].args, shares[k], status, log);
+		}
+	const char *const others[] = {"text.k3t", "ck/step-000001/config.json",
+				      "ck/step-000001/optimizer.safetensors", "ck", "nothing"};
+	for (size_t k = 0; k < sizeof(others) / sizeof(others[0]); k++) {
+		struct use other = {.program = "k3_verify"};
+		snprintf(other.args, sizeof(other.args), "%s", scratch_path(others[k]));
+		expect_refused(&other, "", "", "error");
+	}
+}
+
+TEST(checkpoints_that_are_cut_or_of_another_type_are_refused)
+{
+	static const char *const files[] = {"run.json", "config.json", "model.safetensors",
+					    "optimizer.safetensors"};
+	static const double shares[] = {0, 0.01, 0.5, 2};
+	struct use use[N_USES], resume = {.program = "k3_train"};
+	char path[600], name[64];
+	const char *log;
+
+	make_uses(use);
+	snprintf(resume.args, sizeof(resume.args), "--resume %s", scratch_path("ck"));
+	expect_refused(&resume, "", "--dtype bf16", "--dtype \"bf16\": the run to be resumed has");
+	expect_refused(&resume, "", "--optimizer-dtype bf16", "the run to be resumed has \"fp32\"");
+	expect_refused(&resume, "STARPU_NCUDA=0", "--device cuda", " CUDA");
+	for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
+		snprintf(name, sizeof(name), "ck/step-000001/%s", files[i]);
+		snprintf(path, sizeof(path), "%s", scratch_path("whole"));
+		cut_file("whole", scratch_path(name), 1);
+		for (size_t k = 0; k < sizeof(shares) / sizeof(shares[0]); k++) {
+			cut_file(name, path, shares[k]);
+			expect_refused(&resume, "", "", "error");
+			/* an evaluation does not read how the run was */
+			int status = run(&use[EVAL], "", "", &log), want = i == 1 || i == 2 ? 2 : 0;
+			cr_expect_eq(status, want, "%s to %g: %d, %s", files[i], shares[k], status,
+				     log);
+		}
+		cut_file(name, path, 1);
+	}
+	cr_expect_eq(run(&resume, "", "", &log), 0, "%s", log);
+}
+
 /* Before a minute of measuring. */
 TEST(a_calibration_that_could_not_be_written_is_not_begun)
 {
