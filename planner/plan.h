@@ -335,6 +335,7 @@ const char *k3_datum_label(const struct k3_datum *datum, char *text, size_t text
 
 /* Memory of a run: the most slots per class over its plans, plus persistent data. */
 struct k3_memory {
+	const struct k3_model *model;
 	uint64_t persist_bytes;
 	uint64_t wide_bytes;	    /* scratch of a CPU worker: what the largest task needs */
 	uint64_t gpu_scratch_bytes; /* of a GPU worker; 0 when the run's shape did not ask */

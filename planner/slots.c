@@ -113,6 +113,7 @@ void
 k3_memory_init(struct k3_memory *memory, const struct k3_model *model)
 {
 	memset(memory, 0, sizeof(*memory));
+	memory->model = model;
 	memory->persist_bytes = model->persist_bytes;
 	memory->cores = model->options.on_gpus ? 0 : model->machine.cores;
 }

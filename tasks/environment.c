@@ -158,46 +158,34 @@ count_places(long *processors, long *cores)
 	*cores = k > 0 ? k : *processors;
 }
 
-/* Numbers and ranges A-B or A- of places, with commas or blanks between. StarPU takes a number that
- * is too large from the beginning again, which it says only when it may speak. */
+/* Numbers and ranges A-B or A- of places, with commas or blanks between. */
 static int
 check_list(const char *name, long places)
 {
 	const char *text = getenv(name), *at = text;
-	bool beyond = false, good = text && *text;
-	long value = 0;
+	bool good = text && *text;
 
 	while (good && *at) {
 		char *end;
-		size_t blanks = strspn(at, " ,");
-		at += blanks;
+		at += strspn(at, " ,");
 		if (!*at)
 			break;
+		long value = strtol(at, &end, 10), last = value;
 		good = *at >= '0' && *at <= '9';
-		value = strtol(at, &end, 10);
-		beyond = beyond || value >= places;
 		at = end;
 		if (*at == '-' && *++at >= '0' && *at <= '9') {
-			good = good && strtol(at, &end, 10) >= value;
-			beyond = beyond || strtol(at, NULL, 10) >= places;
+			last = strtol(at, &end, 10);
 			at = end;
 		}
-		good = good && strchr(" ,", *at) && value <= INT_MAX;
+		good = good && value <= last && last < places && strchr(" ,", *at);
 	}
-	if (!text || (good && !beyond))
+	if (!text || good)
 		return K3_OK;
-	if (!good) {
-		k3_error("tasks",
-			 "%s=%s (environment): must be numbers or ranges A-B from 0 to %ld, with "
-			 "commas or blanks",
-			 name, text, places - 1);
-		return K3_EINVAL;
-	}
-	k3_warn("tasks",
-		"%s=%s (environment): the machine has 0 to %ld, StarPU goes on from 0: workers "
-		"will share processors",
-		name, text, places - 1);
-	return K3_OK;
+	k3_error("tasks",
+		 "%s=%s (environment): must be numbers or ranges A-B from 0 to %ld, with commas or "
+		 "blanks",
+		 name, text, places - 1);
+	return K3_EINVAL;
 }
 
 /* Where workers and the program are bound. */

@@ -27,8 +27,11 @@ k3_gpu_memory_check(struct k3_gpu_memory *gpu, const struct k3_memory *memory)
 	struct k3_need need = {.task_bytes = memory->task_bytes};
 	int ret;
 
-	need.all_bytes = k3_memory_bound(memory) - k3_memory_wide_bytes(memory);
-	*gpu = (struct k3_gpu_memory){.promised_bytes = need.all_bytes, .fits = true};
+	for (size_t i = 0; i < memory->model->n_persist; i++)
+		k3_need_add(&need, memory->model->persist[i].bytes, 1);
+	for (size_t i = 0; i < memory->n_classes; i++)
+		k3_need_add(&need, memory->cls[i].bytes, memory->cls[i].n);
+	*gpu = (struct k3_gpu_memory){.promised_bytes = need.all.bytes, .fits = true};
 	for (unsigned node = 0; node < starpu_memory_nodes_get_count(); node++) {
 		starpu_ssize_t total = starpu_memory_get_total(node);
 		if (!is_gpu(node))
@@ -38,7 +41,7 @@ k3_gpu_memory_check(struct k3_gpu_memory *gpu, const struct k3_memory *memory)
 			"StarPU may take %.1f MiB",
 			starpu_memory_node_get_devid(node), mib(gpu->promised_bytes), mib(scratch),
 			mib((uint64_t)(total < 0 ? 0 : total)));
-		gpu->fits = gpu->fits && (total < 0 || need.all_bytes <= (uint64_t)total);
+		gpu->fits = gpu->fits && (total < 0 || need.all.bytes <= (uint64_t)total);
 	}
 	K3_TRY(k3_room_check(&need));
 	if (!gpu->fits)

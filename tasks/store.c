@@ -167,7 +167,7 @@ make_slots(struct k3_store *store, const struct k3_plan *plan)
 						    (uint32_t)(slot->bytes / SLOT_ELEM_BYTES),
 						    SLOT_ELEM_BYTES);
 			p->in_main[p->n] = false;
-			store->need.all_bytes += slot->bytes;
+			k3_need_add(&store->need, slot->bytes, 1);
 		}
 	}
 out:
@@ -182,15 +182,15 @@ use(struct k3_store *store, const struct k3_plan *plan, uint32_t datum, bool in_
 		uint64_t bytes = store->model->persist[datum].bytes;
 		uint8_t *used = &store->used[datum];
 		if (!(*used & USED))
-			store->need.all_bytes += bytes;
+			k3_need_add(&store->need, bytes, 1);
 		if (in_main && !(*used & USED_IN_MAIN))
-			store->need.main_bytes += bytes;
+			k3_amount_add(&store->need.main, bytes, 1);
 		*used |= in_main ? USED | USED_IN_MAIN : USED;
 	} else if (in_main && plan->data[datum].slot >= 0) {
 		const struct k3_slot *slot = &plan->slot[plan->data[datum].slot];
 		struct pool *p = find_pool(store, slot->bytes);
 		if (!p->in_main[slot->ordinal])
-			store->need.main_bytes += slot->bytes;
+			k3_amount_add(&store->need.main, slot->bytes, 1);
 		p->in_main[slot->ordinal] = true;
 	}
 }
@@ -198,7 +198,7 @@ use(struct k3_store *store, const struct k3_plan *plan, uint32_t datum, bool in_
 static int
 check_room(struct k3_store *store, const struct k3_plan *plan)
 {
-	if (k3_room_is_ample(store->need.all_bytes))
+	if (k3_room_is_ample(&store->need))
 		return K3_OK;
 	store->need.task_bytes = plan ? k3_plan_task_bytes(plan) : 0;
 	return k3_room_check(&store->need);
