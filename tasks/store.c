@@ -33,6 +33,20 @@ struct k3_store {
 	struct k3_need need; /* of all that was prepared; task_bytes are the last plan's */
 };
 
+/* Parameters alone that no memory of the machine holds: a large model has millions of handles, and
+ * making them to be refused afterwards takes minutes. */
+static int
+check_parameters(const struct k3_model *model)
+{
+	struct k3_need need = {0};
+
+	if (k3_room_is_limited() || starpu_cuda_worker_get_count() > 0)
+		return K3_OK;
+	for (uint32_t i = 0; i < model->n_blocks; i++)
+		k3_need_add(&need, model->persist[i].bytes, 1);
+	return k3_room_check(&need);
+}
+
 int
 k3_store_create(struct k3_store **store, struct k3_runtime *runtime, const struct k3_model *model)
 {
@@ -44,6 +58,7 @@ k3_store_create(struct k3_store **store, struct k3_runtime *runtime, const struc
 		return K3_ENOMEM;
 	s->runtime = runtime;
 	s->model = model;
+	K3_TRY(check_parameters(model));
 	s->persist = calloc(model->n_persist, sizeof(*s->persist));
 	s->used = calloc(model->n_persist, sizeof(*s->used));
 	if (!s->persist || !s->used)

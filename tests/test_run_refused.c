@@ -375,6 +375,17 @@ TEST(checkpoints_that_are_cut_or_of_another_type_are_refused)
 	cr_expect_eq(run(&resume, "", "", &log), 0, "%s", log);
 }
 
+/* Millions of handles would be made for nothing. */
+TEST(a_model_whose_parameters_no_memory_holds_is_refused_before_its_handles_are_made)
+{
+	struct program_result r =
+		program_run("", "k3_bench", "step --model Kimi-K3 --tokens 64 --check --limit 60");
+
+	cr_expect(r.status == 2 && strstr(scratch_log(), "main memory: the machine has "), "%d: %s",
+		  r.status, r.out);
+	program_free(&r);
+}
+
 /* Before a minute of measuring. */
 TEST(a_calibration_that_could_not_be_written_is_not_begun)
 {
