@@ -122,6 +122,26 @@ k3_fs_mkdirs(const char *path)
 	return ret;
 }
 
+int
+k3_fs_check_target(const char *path)
+{
+	char *folder = folder_of(path);
+	struct stat st;
+	int ret = folder ? K3_OK : K3_ENOMEM;
+
+	K3_TRY(ret);
+	K3_TRY(k3_fs_mkdirs(folder));
+	if (stat(path, &st) == 0 && !S_ISREG(st.st_mode)) {
+		k3_error("common", "cannot write %s: it is no regular file", path);
+		K3_TRY(K3_EIO);
+	}
+	if (access(folder, W_OK | X_OK) != 0)
+		ret = fail("write in folder", folder);
+out:
+	free(folder);
+	return ret;
+}
+
 static int
 tree_remove(const char *path)
 {

@@ -11,6 +11,8 @@ int k3_fs_read(const char *path, size_t most_bytes, char **text, size_t *bytes);
 bool k3_fs_is_same(const char *a, const char *b);
 /** Temporary name in the same folder, fsync, rename, fsync of the folder. */
 int k3_fs_write_atomic(const char *path, const void *data, size_t bytes);
+/** Could k3_fs_write_atomic write there?  Makes the folder when it is not there. */
+int k3_fs_check_target(const char *path);
 /** Like mkdir -p. */
 int k3_fs_mkdirs(const char *path);
 /** Makes names in a folder durable. */

@@ -46,7 +46,7 @@ find(struct k3_option *options, size_t n, const char *word, size_t length)
 static int
 refuse(const struct k3_option *o, const char *value, const char *allowed)
 {
-	k3_error("drivers", "--%s %s: must be %s", o->name, value, allowed);
+	k3_error("drivers", "--%s %s: must be %s", o->name, *value ? value : "''", allowed);
 	return K3_EINVAL;
 }
 
@@ -83,8 +83,10 @@ set_real(const struct k3_option *o, const char *value)
 static int
 set_tile(const struct k3_option *o, const char *value)
 {
-	struct k3_option as_int = *o;
+	char allowed[96], *end;
 
+	snprintf(allowed, sizeof(allowed), "a multiple of 64 up to %d, all%s", 1 << 30,
+	         o->lo < 0 ? ", or auto" : "");
 	if (strcmp(value, "all") == 0) {
 		*(long long *)o->target = 0;
 		return K3_OK;
@@ -93,14 +95,12 @@ set_tile(const struct k3_option *o, const char *value)
 		*(long long *)o->target = K3_TILE_AUTO;
 		return K3_OK;
 	}
-	as_int.lo = 64;
-	as_int.hi = 1 << 30;
-	if (set_int(&as_int, value) != K3_OK)
-		return K3_EINVAL;
-	if (*(long long *)o->target % 64 != 0)
-		return refuse(o, value,
-		              o->lo < 0 ? "a multiple of 64, all, or auto"
-		                        : "a multiple of 64, or all");
+	errno = 0;
+	long long x = strtoll(value, &end, 10);
+	if (strspn(value, "+0123456789") != strlen(value) || *end || errno || x < 64 ||
+	    x > 1 << 30 || x % 64 != 0)
+		return refuse(o, value, allowed);
+	*(long long *)o->target = x;
 	return K3_OK;
 }
 
@@ -118,7 +118,7 @@ set(struct k3_option *o, const char *value)
 		return K3_OK;
 	case K3_OPT_STRING:
 		if (!*value)
-			return refuse(o, "''", "a text that is not empty");
+			return refuse(o, value, "a text that is not empty");
 		*(const char **)o->target = value;
 		return K3_OK;
 	case K3_OPT_INT:

@@ -7,6 +7,7 @@
 #include <cblas.h>
 #endif
 
+#include "../common/fs.h"
 #include "../common/log.h"
 #include "../common/options.h"
 #include "../common/status.h"
@@ -155,7 +156,6 @@ k3_bench_calibrate(int argc, char **argv)
 	if (ret == K3_EINTR)
 		return 0;
 	K3_TRY(ret);
-	status = 1;
 #ifdef K3_HAVE_OPENBLAS
 	openblas_set_num_threads(1);
 #endif
@@ -167,8 +167,10 @@ k3_bench_calibrate(int argc, char **argv)
 				    "FILE names one");
 		K3_TRY(K3_ENOENT);
 	}
+	K3_TRY(k3_fs_check_target(path));
 	printf("table\tname\tsamples\tcall_us\tflops_per_us\tbytes_per_us\tparam_bytes_per_us\trms_"
 	       "error\n");
+	status = 1;
 	K3_TRY(measure_machine(&machine));
 	K3_TRY(measure_models(&rq, samples));
 	fit_operations(&machine, samples);

@@ -11,6 +11,7 @@
 #include "../common/options.h"
 #include "../common/status.h"
 #include "../planner/activations.h"
+#include "../tasks/scheduler.h"
 #include "bench.h"
 #include "bench_step.h"
 #include "session.h"
@@ -212,19 +213,6 @@ out:
 	return ret;
 }
 
-static bool
-known_scheduler(const char *name)
-{
-	struct starpu_sched_policy **p = starpu_sched_get_predefined_policies();
-
-	if (getenv("STARPU_SCHED_LIB"))
-		return true; /* may hold any */
-	for (; *p; p++)
-		if (strcmp((*p)->policy_name, name) == 0)
-			return true;
-	return false;
-}
-
 /* Names for "all" or a list with commas; text is changed. NULL stands for the environment's. */
 static int
 parse_schedulers(char *text, const char **name, size_t *n)
@@ -239,11 +227,13 @@ parse_schedulers(char *text, const char **name, size_t *n)
 			name[(*n)++] = (*p)->policy_name;
 	else
 		for (char *word; (word = strsep(&text, ","));) {
-			if (!known_scheduler(word) || *n == MOST_SCHEDULERS) {
+			/* a library may hold any */
+			if (*n == MOST_SCHEDULERS || !((*word && getenv("STARPU_SCHED_LIB")) ||
+						       k3_scheduler_is_known(word))) {
+				char known[2048];
 				k3_error("drivers",
-					 "--scheduler \"%s\": this StarPU has no such scheduler "
-					 "(starpu_sched_display lists them; all takes every one)",
-					 word);
+					 "--scheduler \"%s\": must be up to %d of: all %s", word,
+					 MOST_SCHEDULERS, k3_scheduler_names(known, sizeof(known)));
 				return K3_EINVAL;
 			}
 			name[(*n)++] = word;
@@ -413,9 +403,8 @@ k3_bench_step(int argc, char **argv)
 		o.fingerprint = true;
 	K3_TRY(parse_schedulers(list, scheduler, &n));
 	K3_TRY(make_case(&o, &what));
-	status = 1;
-	K3_TRY(run_rows(&o, &what, scheduler, n));
-	status = 0;
+	ret = run_rows(&o, &what, scheduler, n);
+	status = ret == K3_OK ? 0 : ret == K3_EINVAL ? 2 : 1;
 out:
 	free(list);
 	free(what.doc_tokens);

@@ -24,6 +24,7 @@ struct k3i_step_case {
 struct k3i_step_result {
 	char scheduler[48], starpu[32], blas[48];
 	uint64_t fingerprint;
+	bool opened; /* nothing was refused: what failed did so in a step */
 	bool finished;
 	double workers, cuda_workers, loss, expected_loss;
 	double second_loss; /* after one update; with all bits where rows are compared */
@@ -56,8 +57,8 @@ struct k3i_sgemm_rate k3i_sgemm_rate(uint32_t threads, double seconds);
 /**
  * Runs a case in a child process, so that a scheduler that aborts or hangs ends only itself.
  * @param reason  text [reason_bytes]: "ok", or why there is no result
- * @return K3_OK, K3_ELIMIT (took too long), K3_EDIFFER (the case's check failed), K3_ENODEV
- * (ended otherwise)
+ * @return K3_OK, K3_ELIMIT (took too long), K3_EDIFFER (the case's check failed), K3_EINVAL (it was
+ * refused before the first step), K3_ENODEV (ended otherwise)
  */
 int k3i_step_child(const struct k3i_step_case *what, double limit_s, struct k3i_step_result *result,
 		   char *reason, size_t reason_bytes);

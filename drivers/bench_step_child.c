@@ -48,7 +48,7 @@ be_child(const struct k3i_step_case *what, int result_fd, int messages_fd)
 		from += put;
 		left -= (size_t)put;
 	}
-	_exit(ret == K3_OK ? 0 : ret == K3_EDIFFER ? 3 : 1);
+	_exit(ret == K3_OK ? 0 : ret == K3_EDIFFER ? 3 : result.opened ? 1 : 2);
 }
 
 static int
@@ -162,7 +162,9 @@ k3i_step_child(const struct k3i_step_case *what, double limit_s, struct k3i_step
 		ret = K3_ENODEV;
 	} else if (WEXITSTATUS(status) != 0 || got != sizeof(*result)) {
 		snprintf(reason, reason_bytes, "%s", c.last);
-		ret = WEXITSTATUS(status) == 3 ? K3_EDIFFER : K3_ENODEV;
+		ret = WEXITSTATUS(status) == 3	 ? K3_EDIFFER
+		      : WEXITSTATUS(status) == 2 ? K3_EINVAL
+						 : K3_ENODEV;
 	}
 out:
 	return ret;

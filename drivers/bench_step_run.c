@@ -428,6 +428,7 @@ k3i_step_run(const struct k3i_step_case *what, struct k3i_step_result *result)
 
 	memset(result, 0, sizeof(*result));
 	K3_TRY(open_all(&b, what));
+	result->opened = true;
 	strncpy(result->scheduler, k3_runtime_scheduler(b.session.runtime),
 		sizeof(result->scheduler) - 1);
 	strncpy(result->starpu, k3_runtime_version(b.session.runtime), sizeof(result->starpu) - 1);

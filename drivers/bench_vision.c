@@ -199,12 +199,10 @@ k3_bench_vision(int argc, char **argv)
 	if (ret == K3_EINTR)
 		return 0;
 	K3_TRY(ret);
-	ret = open_all(&b);
-	/* images that the tower can't take are the user's */
-	status = ret == K3_ESHAPE || ret == K3_ELIMIT || ret == K3_EINVAL ? 2 : 1;
+	K3_TRY(open_all(&b));
+	ret = k3i_vision_check(&b);
+	status = ret == K3_ELIMIT ? 2 : 1; /* memory that the pass may not take */
 	K3_TRY(ret);
-	status = 1;
-	K3_TRY(k3i_vision_check(&b));
 	K3_TRY(time_rounds(&b));
 	if (fflush(stdout) == 0 && !ferror(stdout))
 		status = 0;

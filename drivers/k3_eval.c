@@ -187,9 +187,10 @@ main(int argc, char **argv)
 		return 0;
 	K3_TRY(ret);
 	K3_TRY(open_session(&session, &machine, &a));
-	status = 1;
-	K3_TRY(run(&session, &a));
-	status = 0;
+	ret = run(&session, &a);
+	/* data that the model can't take, memory that StarPU may not: both show with the first plan
+	 */
+	status = ret == K3_OK ? 0 : ret == K3_ELIMIT || ret == K3_EINVAL ? 2 : 1;
 out:
 	if (ret == K3_ENOMEM)
 		k3_error("drivers", "%s", k3_status_text(ret));

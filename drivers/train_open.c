@@ -10,6 +10,7 @@
 #include "../common/log.h"
 #include "../common/status.h"
 #include "../planner/plan_check.h"
+#include "../tasks/room.h"
 #include "train_run.h"
 
 static uint64_t
@@ -158,7 +159,6 @@ check_memory(struct k3i_trainer *t)
 
 	K3_TRY(k3_memory_run(&memory, model, &shape));
 	uint64_t wide = k3_memory_wide_bytes(&memory);
-	K3_TRY(k3_gpu_memory_check(&t->gpu, &memory));
 	k3_info("drivers", "plan: at most %.1f MiB in handles",
 		(double)(k3_memory_bound(&memory) - wide) / 1048576);
 	if (wide)
@@ -166,13 +166,14 @@ check_memory(struct k3i_trainer *t)
 			(double)wide / 1048576);
 	if (o->memory > 0) {
 		K3_TRY(k3_plan_check_memory(&memory, gib_bytes(o->memory), model));
-	} else if (!(model->options.on_gpus && t->gpu.fits) &&
+	} else if (!(model->options.on_gpus && k3_room_on_gpus(k3_memory_bound(&memory) - wide)) &&
 		   k3_plan_check_memory(&memory, machine_bytes(), model) != K3_OK) {
-		/* StarPU would wait for memory for ever, or the system would end the run */
+		/* the system would end the run */
 		k3_error("drivers",
 			 "that limit is the machine's memory; --memory GIB sets another");
 		K3_TRY(K3_ELIMIT);
 	}
+	K3_TRY(k3_gpu_memory_check(&t->gpu, &memory));
 out:
 	k3_memory_fini(&memory);
 	return ret;

@@ -10,6 +10,7 @@ void
 k3_memory_init(struct k3_memory *memory, const struct k3_model *model)
 {
 	memset(memory, 0, sizeof(*memory));
+	memory->model = model;
 	memory->persist_bytes = model->persist_bytes;
 	memory->cores = model->options.on_gpus ? 0 : model->machine.cores;
 }
@@ -31,13 +32,24 @@ task_bytes(const struct k3_plan *plan, const struct k3_task *t)
 	return bytes;
 }
 
+uint64_t
+k3_plan_task_bytes(const struct k3_plan *plan)
+{
+	uint64_t most = 0;
+
+	for (size_t i = 0; i < plan->n_tasks; i++) {
+		uint64_t bytes = task_bytes(plan, &plan->task[i]);
+		most = bytes > most ? bytes : most;
+	}
+	return most;
+}
+
 int
 k3_memory_add(struct k3_memory *memory, const struct k3_plan *plan)
 {
-	for (size_t i = 0; i < plan->n_tasks; i++) {
-		uint64_t bytes = task_bytes(plan, &plan->task[i]);
-		memory->task_bytes = bytes > memory->task_bytes ? bytes : memory->task_bytes;
-	}
+	uint64_t bytes = k3_plan_task_bytes(plan);
+
+	memory->task_bytes = bytes > memory->task_bytes ? bytes : memory->task_bytes;
 	if (plan->wide_bytes > memory->wide_bytes)
 		memory->wide_bytes = plan->wide_bytes;
 	for (size_t i = 0; i < plan->n_slots; i++) {

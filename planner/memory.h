@@ -10,6 +10,7 @@ struct k3_plan;
 
 /* Memory of a run: the most slots per class over its plans, plus persistent data. */
 struct k3_memory {
+	const struct k3_model *model;
 	uint64_t persist_bytes;
 	uint64_t wide_bytes;	    /* scratch of a CPU worker: what the largest task needs */
 	uint64_t gpu_scratch_bytes; /* of a GPU worker; 0 when the run's shape did not ask */
@@ -21,6 +22,8 @@ struct k3_memory {
 		uint32_t n;
 	} * cls; /* ascending bytes */
 };
+/** Most that the data of one task of a plan take. */
+uint64_t k3_plan_task_bytes(const struct k3_plan *plan);
 void k3_memory_init(struct k3_memory *memory, const struct k3_model *model);
 int k3_memory_add(struct k3_memory *memory, const struct k3_plan *plan);
 void k3_memory_add_scratch(struct k3_memory *memory, uint64_t gpu_scratch_bytes);

@@ -242,6 +242,21 @@ start_workers(void)
 	return ret;
 }
 
+/* StarPU takes the GPUs that there are, and says so only when it may speak. */
+static void
+warn_fewer_gpus(void)
+{
+	const char *asked = getenv("STARPU_NCUDA");
+	unsigned n = 0;
+
+	for (unsigned node = 0; node < starpu_memory_nodes_get_count(); node++)
+		n += starpu_node_get_kind(node) == STARPU_CUDA_RAM;
+	if (asked && atol(asked) > (long)n)
+		k3_warn("tasks",
+			"STARPU_NCUDA=%s (environment): the run has %u, all that StarPU found",
+			asked, n);
+}
+
 int
 k3i_device_start(enum k3_device device)
 {
@@ -253,6 +268,7 @@ k3i_device_start(enum k3_device device)
 			 getenv("STARPU_NCUDA") ? getenv("STARPU_NCUDA") : "not set");
 		return K3_ENODEV;
 	}
+	warn_fewer_gpus();
 	scratch_bytes = 0;
 	memset(worker_status, 0, sizeof(worker_status));
 	return start_workers();

@@ -1,11 +1,12 @@
-/* Variables of the environment that StarPU reads as numbers. */
+/* Variables of the environment that StarPU reads. */
 #ifndef K3_TASKS_ENVIRONMENT_H
 #define K3_TASKS_ENVIRONMENT_H
 
 /**
  * To be called before StarPU reads them.
- * @return K3_OK; K3_EINVAL (each logged with its value and what is allowed): one is no number that
- * StarPU takes
+ * @return K3_OK; K3_EINVAL (each logged with its value and what is allowed): StarPU would abort at
+ * one, wait for ever under it, or take something else without a word; K3_EIO (logged): StarPU can
+ * keep no files
  */
 int k3i_environment_check(void);
 

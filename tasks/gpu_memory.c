@@ -6,6 +6,7 @@
 
 #include "../common/log.h"
 #include "../common/status.h"
+#include "room.h"
 
 static double
 mib(uint64_t bytes)
@@ -19,56 +20,18 @@ is_gpu(unsigned node)
 	return starpu_node_get_kind(node) == STARPU_CUDA_RAM;
 }
 
-/* What StarPU may take of main memory; 0: it does not count (runtime.c). */
-static uint64_t
-main_memory(void)
-{
-	uint64_t bytes = 0;
-
-	if (!getenv("STARPU_LIMIT_CPU_MEM"))
-		return 0;
-	for (unsigned node = 0; node < starpu_memory_nodes_get_count(); node++) {
-		starpu_ssize_t total = starpu_memory_get_total(node);
-		if (starpu_node_get_kind(node) == STARPU_CPU_RAM && total > 0)
-			bytes += (uint64_t)total;
-	}
-	return bytes;
-}
-
-/* Data that leave a GPU keep their place in main memory when they come back, and without a GPU all
- * are there: all need room. */
-static int
-check_main_memory(const struct k3_gpu_memory *gpu)
-{
-	uint64_t room = main_memory();
-	bool cores_alone = starpu_cuda_worker_get_count() == 0;
-
-	if ((gpu->fits && !cores_alone) || !room || gpu->promised_bytes <= room)
-		return K3_OK;
-	if (cores_alone) {
-		k3_error("tasks",
-			 "main memory: StarPU may take %.1f MiB of it (STARPU_LIMIT_CPU_MEM), the "
-			 "plan needs %.1f MiB: a higher limit or --memory would help",
-			 mib(room), mib(gpu->promised_bytes));
-		return K3_ELIMIT;
-	}
-	k3_error(
-		"tasks",
-		"main memory: StarPU may take %.1f MiB of it, but all %.1f MiB may have to leave a "
-		"GPU: a higher limit of the GPU (STARPU_LIMIT_CUDA_MEM) or --memory would help",
-		mib(room), mib(gpu->promised_bytes));
-	return K3_ELIMIT;
-}
-
 int
 k3_gpu_memory_check(struct k3_gpu_memory *gpu, const struct k3_memory *memory)
 {
 	uint64_t scratch = memory->gpu_scratch_bytes + k3_device_fixed_bytes();
-	int ret = K3_OK;
+	struct k3_need need = {.task_bytes = memory->task_bytes};
+	int ret;
 
-	*gpu = (struct k3_gpu_memory){.promised_bytes = k3_memory_bound(memory) -
-							k3_memory_wide_bytes(memory),
-				      .fits = true};
+	for (size_t i = 0; i < memory->model->n_persist; i++)
+		k3_need_add(&need, k3_datum_place_bytes(&memory->model->persist[i]), 1);
+	for (size_t i = 0; i < memory->n_classes; i++)
+		k3_need_add(&need, memory->cls[i].bytes, memory->cls[i].n);
+	*gpu = (struct k3_gpu_memory){.promised_bytes = need.all.bytes, .fits = true};
 	for (unsigned node = 0; node < starpu_memory_nodes_get_count(); node++) {
 		starpu_ssize_t total = starpu_memory_get_total(node);
 		if (!is_gpu(node))
@@ -81,24 +44,14 @@ k3_gpu_memory_check(struct k3_gpu_memory *gpu, const struct k3_memory *memory)
 		if (k3_lane_bytes())
 			k3_info("tasks", "gpu%d: beside that, communicators took %.1f MiB",
 				starpu_memory_node_get_devid(node), mib(k3_lane_bytes()));
-		if (total < 0 || gpu->promised_bytes <= (uint64_t)total)
-			continue;
-		gpu->fits = false;
-		if (memory->task_bytes > (uint64_t)total) {
-			k3_error("tasks",
-				 "gpu%d: the operands of one task take %.1f MiB, StarPU may take "
-				 "%.1f MiB there (STARPU_LIMIT_CUDA_MEM): shorter tiles or a "
-				 "smaller --head-rows would help",
-				 starpu_memory_node_get_devid(node), mib(memory->task_bytes),
-				 mib((uint64_t)total));
-			ret = K3_ELIMIT;
-			continue;
-		}
-		k3_warn("tasks",
-			"gpu%d: not all of that fits: StarPU moves data to main memory and back",
-			starpu_memory_node_get_devid(node));
+		gpu->fits = gpu->fits && (total < 0 || need.all.bytes <= (uint64_t)total);
 	}
-	return ret == K3_OK ? check_main_memory(gpu) : ret;
+	K3_TRY(k3_room_check(&need));
+	if (!gpu->fits)
+		k3_warn("tasks", "not all of that fits on a GPU: StarPU moves data to main memory "
+				 "and back");
+out:
+	return ret;
 }
 
 void

@@ -15,9 +15,7 @@ struct k3_gpu_memory {
 
 /**
  * Says the plan's bound for each GPU that has workers.
- * @return K3_OK; K3_ELIMIT (logged with both values): a GPU may not hold even the operands of one
- * task, or main memory (STARPU_LIMIT_CPU_MEM) not what leaves a GPU or, without one, not all that
- * the plan holds, and StarPU would wait for ever
+ * @return K3_OK, K3_ELIMIT (room.h; logged)
  */
 int k3_gpu_memory_check(struct k3_gpu_memory *gpu, const struct k3_memory *memory);
 /* Under a limit that is too small for everything StarPU moves data to main memory and back.  These

@@ -11,6 +11,8 @@ libk3_la_SOURCES += \
 	tasks/lane.c \
 	tasks/lane_call.h \
 	tasks/perfmodel_check.c \
+	tasks/room.c \
+	tasks/scheduler.c \
 	tasks/runtime.c \
 	tasks/store.c \
 	tasks/submit.c \
@@ -41,6 +43,8 @@ nobase_k3include_HEADERS += \
 	tasks/gpu_memory.h \
 	tasks/lane.h \
 	tasks/perfmodel_check.h \
+	tasks/room.h \
+	tasks/scheduler.h \
 	tasks/runtime.h \
 	tasks/store.h \
 	tasks/submit.h \

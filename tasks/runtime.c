@@ -21,6 +21,8 @@
 #include "convert.h"
 #include "environment.h"
 #include "perfmodel_check.h"
+#include "room.h"
+#include "scheduler.h"
 #include "trace_starpu.h"
 #include "watchdog.h"
 
@@ -117,15 +119,16 @@ report_models(const char *when, bool repair)
 	return ret;
 }
 
-/* StarPU counts what it takes of main memory up to what hwloc saw when it started, and waits for
- * ever when data that leave a GPU do not fit; memory that a machine adds as it is used is not in
- * that.  Programs check the machine's memory against the plan, so unless the user sets a limit
- * nothing is counted. */
+/* StarPU counts what it takes of main memory up to nine tenths of what hwloc saw when it started,
+ * and waits for ever when data do not fit; memory that a machine adds as it is used is not in that.
+ * Plans are checked against the machine's memory (room.h), so unless the user sets a limit nothing
+ * is counted. */
 static void
 leave_main_memory_uncounted(void)
 {
-	if (!getenv("STARPU_LIMIT_CPU_MEM"))
-		starpu_malloc_on_node_set_default_flags(STARPU_MAIN_RAM, STARPU_MALLOC_PINNED);
+	for (unsigned node = 0; node < starpu_memory_nodes_get_count(); node++)
+		if (starpu_node_get_kind(node) == STARPU_CPU_RAM && !k3_room_is_limited())
+			starpu_malloc_on_node_set_default_flags(node, STARPU_MALLOC_PINNED);
 }
 
 /* Tasks are made by one thread and freed by others.  glibc keeps small pieces that were freed as
@@ -144,8 +147,15 @@ static void
 configure(struct starpu_conf *conf, const struct k3_runtime_options *options)
 {
 	starpu_conf_init(conf);
-	if (options->device == K3_DEVICE_CPU)
+	if (options->device == K3_DEVICE_CPU) {
+		if (conf->ncuda > 0)
+			k3_warn("tasks",
+				"STARPU_NCUDA=%d (environment): no GPU is used with --device cpu",
+				conf->ncuda);
+		/* the environment was read above, and must not bring them back */
+		conf->precedence_over_environment_variables = 1;
 		conf->ncuda = 0;
+	}
 	/* what cannot run on a GPU is loading; more workers would look for it all the time, in
 	 * queues that the GPU's worker needs */
 	if (options->device == K3_DEVICE_CUDA)
@@ -211,8 +221,7 @@ k3_runtime_create(struct k3_runtime **runtime, const struct k3_runtime_options *
 		free(r);
 		return K3_ENODEV;
 	}
-	if (options->device != K3_DEVICE_CPU)
-		leave_main_memory_uncounted();
+	leave_main_memory_uncounted();
 #ifdef K3_HAVE_OPENBLAS
 	openblas_set_num_threads(1);
 #endif
@@ -230,7 +239,9 @@ k3_runtime_create(struct k3_runtime **runtime, const struct k3_runtime_options *
 	}
 	r->step = -1;
 	r->calibrate = options->calibrate;
-	ret = start_parts(r, options);
+	ret = k3i_scheduler_check_taken(r->scheduler);
+	if (ret == K3_OK)
+		ret = start_parts(r, options);
 	if (ret != K3_OK) {
 		starpu_shutdown();
 		free(r);

@@ -29,8 +29,8 @@ struct k3_runtime_options {
  * how many of the machine's cores are used, and why not all.  When no task ends for a time
  * (watchdog.h) a warning says so.
  * @return K3_OK, K3_ENODEV (no worker, no CUDA, no NCCL, or a StarPU that is refused), K3_EINVAL (a
- * transport between GPUs for a run without), K3_EIO (the folder of the
- * trace), K3_EEXIST (another trace has the signals); with calibrate also what
+ * transport between GPUs for a run without; environment.h), K3_EIO (the folder of the trace, or
+ * StarPU's), K3_EEXIST (another trace has the signals); with calibrate also what
  * k3_perfmodel_check_all returns; all logged, but K3_ENOMEM
  */
 int k3_runtime_create(struct k3_runtime **runtime, const struct k3_runtime_options *options);

@@ -9,6 +9,8 @@
 #include "../codelets/vec/vec.h"
 #include "../common/log.h"
 #include "../common/status.h"
+#include "codelets.h"
+#include "room.h"
 
 enum { ELEM_BYTES = 256 };
 
@@ -16,15 +18,21 @@ struct pool {
 	size_t bytes;
 	uint32_t n;
 	starpu_data_handle_t *handle;
+	bool *in_main; /* as USED_IN_MAIN */
 };
+
+/* What a datum was used for so far. */
+enum { USED = 1, USED_IN_MAIN = 2 /* a core or the program writes it */ };
 
 struct k3_store {
 	struct k3_runtime *runtime;
 	const struct k3_model *model;
 	starpu_data_handle_t *persist; /* NULL: the rank has no rows of it, or another holds it */
 	bool *begun;		       /* [n_persist] a part of its handle was written */
+	uint8_t *used;		       /* [n_persist] of its handle */
 	size_t n_pools;
 	struct pool *pool;
+	struct k3_need need; /* of all that was prepared; task_bytes are the last plan's */
 };
 
 /* A handle without rows. */
@@ -32,6 +40,20 @@ static void
 register_bytes(starpu_data_handle_t *handle, size_t bytes)
 {
 	starpu_vector_data_register(handle, -1, 0, (uint32_t)(bytes / ELEM_BYTES), ELEM_BYTES);
+}
+
+/* Parameters alone that no memory of the machine holds: a large model has millions of handles, and
+ * making them to be refused afterwards takes minutes. */
+static int
+check_parameters(const struct k3_model *model)
+{
+	struct k3_need need = {0};
+
+	if (k3_room_is_limited() || starpu_cuda_worker_get_count() > 0)
+		return K3_OK;
+	for (uint32_t i = 0; i < model->n_blocks; i++)
+		k3_need_add(&need, model->persist[i].bytes, 1);
+	return k3_room_check(&need);
 }
 
 int
@@ -45,9 +67,11 @@ k3_store_create(struct k3_store **store, struct k3_runtime *runtime, const struc
 		return K3_ENOMEM;
 	s->runtime = runtime;
 	s->model = model;
+	K3_TRY(check_parameters(model));
 	s->persist = calloc(model->n_persist, sizeof(*s->persist));
 	s->begun = calloc(model->n_persist, sizeof(*s->begun));
-	if (!s->persist || !s->begun)
+	s->used = calloc(model->n_persist, sizeof(*s->used));
+	if (!s->persist || !s->begun || !s->used)
 		K3_TRY(K3_ENOMEM);
 	for (size_t i = 0; i < model->n_persist; i++) {
 		const struct k3_datum *d = &model->persist[i];
@@ -82,10 +106,12 @@ k3_store_destroy(struct k3_store *store)
 		for (uint32_t i = 0; i < store->pool[p].n; i++)
 			starpu_data_unregister_no_coherency(store->pool[p].handle[i]);
 		free(store->pool[p].handle);
+		free(store->pool[p].in_main);
 	}
 	free(store->pool);
 	free(store->persist);
 	free(store->begun);
+	free(store->used);
 	free(store);
 }
 
@@ -134,27 +160,104 @@ add_pool(struct k3_store *store, size_t bytes)
 	return &grown[at];
 }
 
-int
-k3_store_prepare(struct k3_store *store, const struct k3_plan *plan)
+/* Room for one more of a pool. */
+static int
+grow_pool(struct pool *pool, uint32_t n)
 {
+	starpu_data_handle_t *handle = realloc(pool->handle, n * sizeof(*handle));
+
+	if (!handle)
+		return K3_ENOMEM;
+	pool->handle = handle;
+	bool *in_main = realloc(pool->in_main, n * sizeof(*in_main));
+	if (!in_main)
+		return K3_ENOMEM;
+	pool->in_main = in_main;
+	return K3_OK;
+}
+
+static int
+make_slots(struct k3_store *store, const struct k3_plan *plan)
+{
+	int ret = K3_OK;
+
 	for (size_t i = 0; i < plan->n_slots; i++) {
 		const struct k3_slot *slot = &plan->slot[i];
 		struct pool *p = find_pool(store, slot->bytes);
 		if (!p)
 			p = add_pool(store, slot->bytes);
-		if (!p)
-			return K3_ENOMEM;
+		K3_TRY(p ? K3_OK : K3_ENOMEM);
 		if (slot->ordinal < p->n)
 			continue;
-		starpu_data_handle_t *grown =
-			realloc(p->handle, (slot->ordinal + 1) * sizeof(*grown));
-		if (!grown)
-			return K3_ENOMEM;
-		p->handle = grown;
-		for (; p->n <= slot->ordinal; p->n++)
+		K3_TRY(grow_pool(p, slot->ordinal + 1));
+		for (; p->n <= slot->ordinal; p->n++) {
 			register_bytes(&p->handle[p->n], slot->bytes);
+			p->in_main[p->n] = false;
+			k3_need_add(&store->need, slot->bytes, 1);
+		}
 	}
-	return K3_OK;
+out:
+	return ret;
+}
+
+/* Adds a datum's handle to what is needed, once. */
+static void
+use(struct k3_store *store, const struct k3_plan *plan, uint32_t datum, bool in_main)
+{
+	if (datum < store->model->n_persist) {
+		const struct k3_datum *persist = store->model->persist;
+		uint32_t leader = k3_datum_leader(persist, datum);
+		uint64_t bytes = k3_datum_place_bytes(&persist[leader]);
+		uint8_t *used = &store->used[leader];
+		if (!(*used & USED))
+			k3_need_add(&store->need, bytes, 1);
+		if (in_main && !(*used & USED_IN_MAIN))
+			k3_amount_add(&store->need.main, bytes, 1);
+		*used |= in_main ? USED | USED_IN_MAIN : USED;
+	} else if (in_main && plan->data[datum].slot >= 0) {
+		const struct k3_slot *slot = &plan->slot[plan->data[datum].slot];
+		struct pool *p = find_pool(store, slot->bytes);
+		if (!p->in_main[slot->ordinal])
+			k3_amount_add(&store->need.main, slot->bytes, 1);
+		p->in_main[slot->ordinal] = true;
+	}
+}
+
+static int
+check_room(struct k3_store *store, const struct k3_plan *plan)
+{
+	if (k3_room_is_ample(&store->need))
+		return K3_OK;
+	store->need.task_bytes = plan ? k3_plan_task_bytes(plan) : 0;
+	return k3_room_check(&store->need);
+}
+
+int
+k3_store_prepare(struct k3_store *store, const struct k3_plan *plan)
+{
+	bool gpus = starpu_cuda_worker_get_count() > 0;
+	int ret;
+
+	K3_TRY(make_slots(store, plan));
+	for (size_t i = 0; i < plan->n_tasks; i++) {
+		const struct k3_task *t = &plan->task[i];
+		const struct k3_access *a = &plan->access[t->first_access];
+		const struct starpu_codelet *cl = gpus ? k3_codelet(t->op) : NULL;
+		bool in_main = cl && !(cl->where & STARPU_CUDA);
+		for (uint32_t k = 0; k < t->n_access; k++)
+			use(store, plan, a[k].datum, in_main);
+	}
+	K3_TRY(check_room(store, plan));
+out:
+	return ret;
+}
+
+int
+k3_store_reserve(struct k3_store *store, uint32_t first, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++)
+		use(store, NULL, first + i, true);
+	return check_room(store, NULL);
 }
 
 starpu_data_handle_t
@@ -273,6 +376,8 @@ k3_store_datum_write(struct k3_store *store, const struct k3_plan *plan, uint32_
 	K3_TRY(look_up(store, plan, datum, &look));
 	if (look.bytes == 0)
 		return K3_OK;
+	use(store, plan, datum, true);
+	K3_TRY(check_room(store, plan));
 	bool whole = k3_store_mode(store, datum, K3_W) == K3_W;
 	if (starpu_data_acquire(look.handle, whole ? STARPU_W : STARPU_RW) != 0)
 		K3_TRY(K3_EINVAL);

@@ -19,8 +19,14 @@ void k3_store_destroy(struct k3_store *store);
 const struct k3_model *k3_store_model(const struct k3_store *store);
 struct k3_runtime *k3_store_runtime(const struct k3_store *store);
 
-/** Makes sure that all slots of a plan have handles. */
+/**
+ * Makes sure that all slots of a plan have handles, and that its data have room beside all that the
+ * store was used for before.
+ * @return K3_OK, K3_ENOMEM, K3_ELIMIT (room.h; logged)
+ */
 int k3_store_prepare(struct k3_store *store, const struct k3_plan *plan);
+/** The same for persistent data that are about to be written by k3_store_datum_write. */
+int k3_store_reserve(struct k3_store *store, uint32_t first, uint32_t n);
 /** Handle of a plan's datum; the plan was prepared. */
 starpu_data_handle_t k3_store_handle(const struct k3_store *store, const struct k3_plan *plan,
 				     uint32_t datum);
@@ -32,7 +38,7 @@ enum k3_mode k3_store_mode(struct k3_store *store, uint32_t datum, enum k3_mode 
 /**
  * Copies a datum out (in): waits for the tasks submitted so far that write (use) it.
  * plan may be NULL for persistent data; short-lived data must be kept by their plan.
- * @return K3_OK, K3_EINVAL (not kept, or never written; logged)
+ * @return K3_OK, K3_EINVAL (not kept, or never written; logged), K3_ELIMIT (no room; logged)
  */
 int k3_store_datum_read(struct k3_store *store, const struct k3_plan *plan, uint32_t datum,
 			void *out);

@@ -67,6 +67,7 @@ check_PROGRAMS += \
 	tests/test_run_image_data \
 	tests/test_run_images \
 	tests/test_run_recall \
+	tests/test_run_refused \
 	tests/test_run_sched \
 	tests/test_run_spine \
 	tests/test_run_trace \

@@ -168,12 +168,12 @@ TEST(a_row_that_takes_too_long_is_given_up_with_the_reason)
 	program_free(&r);
 }
 
-TEST(a_process_that_ends_early_is_a_row_with_its_last_words)
+TEST(a_process_that_refuses_its_case_is_a_row_with_its_last_words)
 {
 	struct program_result r = program_run(
 		"", "k3_bench", "step --model tiny --tokens 64 --check --trace %s", "/dev/null/x");
 
-	cr_assert_eq(r.status, 1);
+	cr_assert_eq(r.status, 2);
 	char *status = program_all(r.out, "status"), *ms = program_column(r.out, "median_ms");
 	cr_assert(strstr(status, "/dev/null/x"), "%s", status);
 	cr_assert_str_eq(ms, "-");
@@ -188,7 +188,7 @@ TEST(wrong_usage_is_refused_before_anything_runs)
 		const char *args, *message;
 	} wrong[] = {
 		{"", "--model is missing"},
-		{"--model tiny --scheduler fastest", "no such scheduler"},
+		{"--model tiny --scheduler fastest", "--scheduler \"fastest\": must be up to"},
 		{"--model tiny --documents 64,x", "--documents 64,x"},
 		{"--model tiny --documents 1", "lengths from 2"},
 		{"--model tiny --trace x --compare-workers", "one scheduler"},
