@@ -4,7 +4,6 @@
 #include "runtime.h"
 
 #include <hwloc.h>
-#include <malloc.h>
 #include <starpu.h>
 #include <stdio.h>
 #include <stdbool.h>
@@ -131,18 +130,6 @@ leave_main_memory_uncounted(void)
 			starpu_malloc_on_node_set_default_flags(node, STARPU_MALLOC_PINNED);
 }
 
-/* Tasks are made by one thread and freed by others.  glibc keeps small pieces that were freed as
- * they are, to join thousands of them at once under the lock of the heap: a millisecond in which a
- * worker that frees a task stands still, and its GPU after it.  Without that they are joined as
- * they come. */
-static void
-join_freed_memory(void)
-{
-#ifdef M_MXFAST
-	(void)mallopt(M_MXFAST, 0);
-#endif
-}
-
 static void
 configure(struct starpu_conf *conf, const struct k3_runtime_options *options)
 {
@@ -210,7 +197,6 @@ k3_runtime_create(struct k3_runtime **runtime, const struct k3_runtime_options *
 		return ret;
 	}
 	k3i_watchdog_prepare();
-	join_freed_memory();
 	starpu_malloc_set_align(256);
 	configure(&conf, options);
 	k3_codelets_use_history(options->calibrate);
