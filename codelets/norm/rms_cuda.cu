@@ -43,8 +43,9 @@ forward(const struct k3_cuda *cuda, void *y, const struct factors &f, const void
 		unsigned teams = teams_of(team, FWD_THREADS), blocks = blocks_for(n, teams);
 		if (blocks > FWD_BLOCKS * cuda->processors)
 			blocks = FWD_BLOCKS * cuda->processors;
-		rms_fwd<T><<<blocks, dim3(team, teams), 0, stream>>>((T *)y, f, (const T *)x, w, n,
-								     (uint32_t)(d * sizeof(T)));
+		auto *kernel = f.again ? rms_fwd<T, true> : rms_fwd<T, false>;
+		kernel<<<blocks, dim3(team, teams), 0, stream>>>(
+			(T *)y, f, (const T *)x, w, (uint32_t)n, (uint32_t)(d * sizeof(T)));
 	} else {
 		rms_fwd_any<T><<<blocks_for(n, RMS_ROWS), 32 * RMS_ROWS, 0, stream>>>(
 			(T *)y, f, (const T *)x, w, n, d);

@@ -78,35 +78,34 @@ put_row(char *to, float (*v)[k3_pack<T>::n], const float *w, float r, const uint
 	}
 }
 
-template <typename T>
+/* AGAIN: factors are read, not made. */
+template <typename T, bool AGAIN>
 static __global__ void
 __launch_bounds__(FWD_THREADS, FWD_BLOCKS)
-	rms_fwd(T *y, struct factors f, const T *x, const float *w, size_t n, uint32_t bytes)
+	rms_fwd(T *y, struct factors f, const T *x, const float *w, uint32_t n, uint32_t bytes)
 {
 	constexpr int N = k3_pack<T>::n;
 	__shared__ float part[2][FWD_THREADS / 32];
-	size_t row = (size_t)threadIdx.y * gridDim.x + blockIdx.x;
-	size_t step = (size_t)gridDim.x * blockDim.y;
+	uint32_t row = threadIdx.y * gridDim.x + blockIdx.x, step = gridDim.x * blockDim.y;
 	unsigned first = threadIdx.y * (blockDim.x / 32), turn = 0;
 	uint32_t at[FWD_PACKS];
 	uint4 raw[FWD_PACKS];
 
 	pack_places<FWD_PACKS>(at);
-	if (row < n)
-		row_packs<FWD_PACKS>(raw, (const char *)x + row * bytes, at, bytes);
+	row_packs<FWD_PACKS>(raw, (const char *)x + (size_t)row * bytes, at, row < n ? bytes : 0);
 	for (; row < n; row += step, turn ^= 1) {
 		float v[FWD_PACKS][N], sum = wide_squares<T>(v, raw), r;
-		row_packs<FWD_PACKS>(raw, (const char *)x + (row + step) * bytes, at,
+		row_packs<FWD_PACKS>(raw, (const char *)x + (size_t)(row + step) * bytes, at,
 				     row + step < n ? bytes : 0);
-		if (f.again) {
-			r = f.stat[(row + 1) * f.step - 1];
+		if (AGAIN) {
+			r = f.stat[((size_t)row + 1) * f.step - 1];
 		} else {
 			team_sums<1>(&sum, part[turn] + first);
 			r = 1.0f / sqrtf(sum / (float)(bytes / sizeof(T)) + f.eps);
 			if (threadIdx.x == 0)
 				put_factor(f, row, r);
 		}
-		put_row<T>((char *)y + row * bytes, v, w, r, at, bytes);
+		put_row<T>((char *)y + (size_t)row * bytes, v, w, r, at, bytes);
 	}
 }
 

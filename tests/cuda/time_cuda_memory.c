@@ -60,11 +60,11 @@ values(size_t elems, bool bf16)
 		}
 	}
 	check(cudaMalloc((void **)&p, elems * unit + 16), "cudaMalloc");
-	for (size_t i = 0; i < elems; i += PATTERN)
-		check(cudaMemcpy(p + i * unit, bf16 ? (void *)narrow : (void *)wide,
-				 (elems - i < PATTERN ? elems - i : PATTERN) * unit,
-				 cudaMemcpyHostToDevice),
-		      "cudaMemcpy");
+	for (size_t i = 0; i < elems; i += PATTERN) {
+		size_t bytes = (elems - i < PATTERN ? elems - i : PATTERN) * unit;
+		const void *from = i > 0 ? p : bf16 ? (void *)narrow : (void *)wide;
+		check(cudaMemcpy(p + i * unit, from, bytes, cudaMemcpyDefault), "cudaMemcpy");
+	}
 	return p;
 }
 
