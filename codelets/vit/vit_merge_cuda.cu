@@ -11,12 +11,11 @@ enum { THREADS = 128 };
 static __device__ __forceinline__ size_t
 merged_at(const struct k3_vit_merge_args &a, const struct place &at)
 {
-	size_t cols = (size_t)at.part[K3_VP_W];
-	size_t token = (size_t)at.part[K3_VP_MERGED0] + at.row / a.merge_h * (cols / a.merge_w) +
-		       at.col / a.merge_w;
-	size_t neighbour = at.row % a.merge_h * a.merge_w + at.col % a.merge_w;
+	uint32_t h = (uint32_t)a.merge_h, w = (uint32_t)a.merge_w, row = (uint32_t)at.row,
+		 col = (uint32_t)at.col, cols = (uint32_t)at.part[K3_VP_W] / w;
+	size_t token = (size_t)at.part[K3_VP_MERGED0] + row / h * cols + col / w;
 
-	return (token * a.merge_h * a.merge_w + neighbour) * a.d;
+	return (token * h * w + row % h * w + col % w) * a.d;
 }
 
 /* Norm of a row by a warp; z, if any, gets the result too. */
