@@ -33,8 +33,9 @@ place_of(const int32_t *layout, size_t patch)
 	const int32_t *part = part_at(layout, low);
 	if (high == 0 || (size_t)part[K3_VP_PATCH0] > patch)
 		return {nullptr, 0, 0, 0};
-	size_t i = patch - (size_t)part[K3_VP_PATCH0], cols = (size_t)part[K3_VP_W],
-	       frame = (size_t)part[K3_VP_ROWS] * cols;
+	/* a division of 64 bits takes a hundred instructions */
+	uint32_t i = (uint32_t)patch - (uint32_t)part[K3_VP_PATCH0], cols = (uint32_t)part[K3_VP_W],
+		 frame = (uint32_t)part[K3_VP_ROWS] * cols;
 	if (i >= (size_t)part[K3_VP_T] * frame)
 		return {nullptr, 0, 0, 0};
 	return {part, i / frame, i % frame / cols, i % cols};

@@ -1,14 +1,14 @@
 /* Patches to tower inputs on CUDA: positions (and times) first, then the product adds to them.
  *
- * The gradient of the position table is a sum over all patches that read an entry; a thread block has
- * an entry and asks every part for the grid rows and columns whose taps reach it, so that the order of
+ * The gradient of the position table is a sum over all patches that read an entry; a thread block
+ * has an entry and asks every part for the grid rows and columns whose taps reach it, so that the order of
  * the sum is that of the patches.  Those rows are found by the inverse of the resampling with a margin
  * and judged by the same taps as forward.
  */
 #include "../cuda/pointers.cuh"
 #include "vit.cuh"
 
-enum { THREADS = 128, BLOCKS_MOST = 128 };
+enum { WARPS = 4, THREADS = 32 * WARPS, BLOCKS_MOST = 128 };
 
 /* Blocks first .. first + n - 1 of the position table, or of its gradient. */
 struct table {
@@ -71,17 +71,21 @@ add_time(float *x, size_t c, size_t frame, size_t d)
 
 template <typename T, int N>
 static __global__ void
-positions(T *x, const int32_t *layout, const __grid_constant__ struct table table)
+__launch_bounds__(THREADS)
+	positions(T *x, const int32_t *layout, const __grid_constant__ struct table table, size_t n)
 {
-	struct place at = place_of(layout, blockIdx.x);
+	size_t patch = (size_t)blockIdx.x * WARPS + threadIdx.x / 32;
 	struct taps ty = {}, tx = {};
 
+	if (patch >= n)
+		return;
+	struct place at = place_of(layout, patch);
 	if (at.part) {
 		ty = taps_of((size_t)at.part[K3_VP_ROW0] + at.row, (size_t)at.part[K3_VP_H],
 			     table.h);
 		tx = taps_of(at.col, (size_t)at.part[K3_VP_W], table.w);
 	}
-	for (size_t c = threadIdx.x * N; c < table.d; c += THREADS * N) {
+	for (size_t c = threadIdx.x % 32 * N; c < table.d; c += 32 * N) {
 		float sum[N], v[N];
 #pragma unroll
 		for (int k = 0; k < N; k++)
@@ -100,7 +104,7 @@ positions(T *x, const int32_t *layout, const __grid_constant__ struct table tabl
 		}
 		if (at.part && at.part[K3_VP_T] > 1) /* a single image has no time */
 			add_time<N>(sum, c, at.frame, table.d);
-		run_store<T, N>(x + blockIdx.x * table.d + c, sum);
+		run_store<T, N>(x + patch * table.d + c, sum);
 	}
 }
 
@@ -127,7 +131,31 @@ weight_at(const struct taps &t, size_t at)
 	return (t.at[0] == at ? t.weight[0] : 0.0f) + (t.at[1] == at ? t.weight[1] : 0.0f);
 }
 
-/* What a part adds to the entry's columns c .. c + N - 1. */
+/* What row r of a grid adds to the entry's columns c .. c + N - 1, of which a thread may have none; dx
+ * is the row's first patch.  Each lane asks one of 32 positions for its weight, and all go through
+ * those that have one. */
+template <typename T, int N>
+static __device__ __forceinline__ void
+add_row(float *sum, const T *dx, const struct reach &reach, float wy, size_t cols, size_t x,
+	size_t c, const struct table &table)
+{
+	for (size_t from = reach.from; from < reach.to; from += 32) {
+		size_t mine = from + threadIdx.x % 32;
+		float share = mine < reach.to ? wy * weight_at(taps_of(mine, cols, table.w), x) : 0;
+		for (unsigned left = __ballot_sync(0xffffffffu, share != 0.0f); left;
+		     left &= left - 1) {
+			int j = __ffs((int)left) - 1;
+			float w = __shfl_sync(0xffffffffu, share, j), v[N];
+			if (c >= table.d)
+				continue;
+			run_load<T, N>(v, dx + (from + (size_t)j) * table.d + c);
+#pragma unroll
+			for (int k = 0; k < N; k++)
+				sum[k] += w * v[k];
+		}
+	}
+}
+
 template <typename T, int N>
 static __device__ __forceinline__ void
 add_part(float *sum, const T *dx, const int32_t *part, size_t y, size_t x, size_t c,
@@ -144,38 +172,39 @@ add_part(float *sum, const T *dx, const int32_t *part, size_t y, size_t x, size_
 			float wy = weight_at(taps_of(r, grid_h, table.h), y);
 			size_t first =
 				(size_t)part[K3_VP_PATCH0] + (frame * rows + r - row0) * cols;
-			for (size_t j = rx.from; wy != 0.0f && j < rx.to; j++) {
-				float w = wy * weight_at(taps_of(j, cols, table.w), x), v[N];
-				if (w == 0.0f)
-					continue;
-				run_load<T, N>(v, dx + (first + j) * table.d + c);
-#pragma unroll
-				for (int k = 0; k < N; k++)
-					sum[k] += w * v[k];
-			}
+			if (wy != 0.0f)
+				add_row<T, N>(sum, dx + first * table.d, rx, wy, cols, x, c, table);
 		}
 }
 
+/* A block has an entry; its warps go on together, so that lanes may ask each other. */
 template <typename T, int N>
 static __global__ void
-position_grads(const __grid_constant__ struct table table, const T *dx, const int32_t *layout,
-	       bool adds)
+__launch_bounds__(THREADS) position_grads(const __grid_constant__ struct table table, const T *dx,
+					  const int32_t *layout, bool adds)
 {
 	size_t y = blockIdx.x / table.w, x = blockIdx.x % table.w;
 	float *row = table_row<float>(table, blockIdx.x);
 
-	for (size_t c = threadIdx.x * N; c < table.d; c += THREADS * N) {
-		float sum[N];
-		if (adds)
+	for (size_t first = 0; first < table.d; first += blockDim.x * N) {
+		size_t c = first + threadIdx.x * N;
+		float sum[N] = {};
+		if (adds && c < table.d)
 			run_load<float, N>(sum, row + c);
-		else
-#pragma unroll
-			for (int k = 0; k < N; k++)
-				sum[k] = 0;
 		for (int32_t p = 0; p < layout[K3_VL_PARTS]; p++)
 			add_part<T, N>(sum, dx, part_at(layout, p), y, x, c, table);
-		run_store<float, N>(row + c, sum);
+		if (c < table.d)
+			run_store<float, N>(row + c, sum);
 	}
+}
+
+/* Threads for N columns each of d. */
+static unsigned
+threads_for(size_t d, size_t n)
+{
+	size_t threads = (d / n + 31) / 32 * 32;
+
+	return threads < THREADS ? (unsigned)threads : (unsigned)THREADS;
 }
 
 template <typename T>
@@ -190,10 +219,11 @@ vit_patch_embed_fwd(void *const *buf, const struct k3_vit_embed_args *a, const s
 
 	if (a->n == 0)
 		return;
+	unsigned blocks = blocks_for(a->n, WARPS);
 	if (a->d % n == 0)
-		positions<T, n><<<(unsigned)a->n, THREADS, 0, stream>>>(x, layout, table);
+		positions<T, n><<<blocks, THREADS, 0, stream>>>(x, layout, table, a->n);
 	else
-		positions<T, 1><<<(unsigned)a->n, THREADS, 0, stream>>>(x, layout, table);
+		positions<T, 1><<<blocks, THREADS, 0, stream>>>(x, layout, table, a->n);
 	K3_CUDA_LAUNCHED("positions");
 	k3_cuda_linear_fwd(cuda, k3_type<T>::id, x, a->d, 1, buf[1], a->pixels, buf, &a->wpe, 0,
 			   a->d, a->n);
@@ -213,11 +243,11 @@ vit_patch_embed_bwd(void *const *buf, const struct k3_vit_embed_args *a, const s
 	k3_cuda_linear_dw(cuda, k3_type<T>::id, buf, &a->wpe, 0, a->d, dx, a->d, buf[1], a->pixels,
 			  a->n);
 	if (a->d % n == 0)
-		position_grads<T, n><<<entries, THREADS, 0, stream>>>(table, dx, layout,
-								      a->pos.accumulate != 0);
+		position_grads<T, n><<<entries, threads_for(a->d, n), 0, stream>>>(
+			table, dx, layout, a->pos.accumulate != 0);
 	else
-		position_grads<T, 1><<<entries, THREADS, 0, stream>>>(table, dx, layout,
-								      a->pos.accumulate != 0);
+		position_grads<T, 1><<<entries, threads_for(a->d, 1), 0, stream>>>(
+			table, dx, layout, a->pos.accumulate != 0);
 	K3_CUDA_LAUNCHED("position_grads");
 }
 
