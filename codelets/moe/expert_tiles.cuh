@@ -97,7 +97,7 @@ static __host__ __device__ constexpr int
 staged_bytes(void)
 {
 	if (PRODUCT == D_HIDDEN)
-		return 8 * (GROUPS + 3 * RING_CHUNKS);
+		return 8 * (GROUPS + 3 * RING_CHUNKS); /* barriers of the ring */
 	return PRODUCT == WEIGHTS ? GROUPS * STAGED_FLOATS * (int)sizeof(float) : 0;
 }
 

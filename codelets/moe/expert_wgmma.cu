@@ -3,6 +3,7 @@
  * One block a multiprocessor walks tiles of 128 rows.  A thread keeps the stages loading, over the end of
  * a tile into the next one; two warpgroups have tiles of their own and multiply in turn, so that
  * one finishes its tile (SiTU, rounding, stores) while the other's products fill the tensor cores.
+ * The second product of a pair starts on multiprocessors that the first one has left, and waits there.
  *
  * The traps: a tile's last rows may belong to the next expert: they are computed and not stored.  In
  * WEIGHTS they would enter the sum, and rows of other groups may hold anything, NaN too: the last
