@@ -77,7 +77,7 @@ load_chunks(const struct expert_job *job, const struct layout *l, int total)
 			if ((threadIdx.x & 31) == 0) {
 				barrier_wait(c.empty, c.round ^ 1);
 				barrier_expect(c.full, CHUNK_BYTES);
-				box_load(c.at, &job->x[1], c.full, chunk_col(&t, q),
+				box_load(c.at, &job->gu, c.full, chunk_col(&t, q),
 					 chunk_row(&t, q), 0, 0);
 			}
 		}
@@ -123,7 +123,7 @@ store_chunks(const struct expert_job *job, const struct layout *l, int total)
 			if (t.end - row < BOX)
 				store_rows(&job->task, c.at, row, t.end - row, col);
 			else if ((threadIdx.x & 31) == 0)
-				box_store(c.at, &job->y[1], col, row);
+				box_store(c.at, &job->dgu, col, row);
 			__syncwarp();
 			if ((threadIdx.x & 31) == 0)
 				barrier_arrive(c.empty);

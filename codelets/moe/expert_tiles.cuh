@@ -103,6 +103,7 @@ staged_bytes(void)
 
 struct expert_job {
 	CUtensorMap x[2], y[2];
+	CUtensorMap gu, dgu; /* of D_HIDDEN: boxes of chunks */
 	struct expert_task task;
 	int width, depth; /* columns of the result, contraction; not of WEIGHTS */
 	int blocked;	  /* whole boxes of columns: a stage's boxes come by one copy */

@@ -43,8 +43,8 @@ launch_rows(struct expert_job *job, const struct k3_cuda *cuda)
 	else
 		describe_beside(&job->y[0], task->y[0], r, 2 * f, e, rows, boxes, job->blocked);
 	if (PRODUCT == D_HIDDEN) {
-		describe_pair(&job->x[1], task->gu, f, tk);
-		describe_pair(&job->y[1], task->out[0], f, tk);
+		describe_pair(&job->gu, task->gu, f, tk);
+		describe_pair(&job->dgu, task->out[0], f, tk);
 	}
 	launch<PRODUCT>(job, cuda);
 }
