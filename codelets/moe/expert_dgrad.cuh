@@ -77,8 +77,8 @@ load_chunks(const struct expert_job *job, const struct layout *l, int total)
 			if ((threadIdx.x & 31) == 0) {
 				barrier_wait(c.empty, c.round ^ 1);
 				barrier_expect(c.full, CHUNK_BYTES);
-				box_load(c.at, &job->gu, c.full, chunk_col(&t, q),
-					 chunk_row(&t, q), 0, 0);
+				box_load(c.at, &job->gu, c.full, chunk_col(&t, q), chunk_row(&t, q),
+					 0, 0);
 			}
 		}
 		__syncwarp();
