@@ -77,8 +77,8 @@ load_chunks(const struct expert_job *job, const struct layout *l, int total)
 			if ((threadIdx.x & 31) == 0) {
 				barrier_wait(c.empty, c.round ^ 1);
 				barrier_expect(c.full, CHUNK_BYTES);
-				box_load(c.at, &job->x[1], c.full, chunk_col(&t, q),
-					 chunk_row(&t, q), 0, 0);
+				box_load(c.at, &job->gu, c.full, chunk_col(&t, q), chunk_row(&t, q),
+					 0, 0);
 			}
 		}
 		__syncwarp();
@@ -97,8 +97,8 @@ store_rows(const struct expert_task *task, uint32_t chunk, int first, int rows, 
 #pragma unroll 2
 	for (int row = lane >> 3; row < rows; row += 4) {
 		uint32_t from = chunk + row * BOX_ROW_BYTES + ((run ^ (row & 7)) << 4);
-		k3_bf16 *to = (k3_bf16 *)task->out[0] + (size_t)(first + row) * 2 * f + col +
-			      8 * run;
+		k3_bf16 *to =
+			(k3_bf16 *)task->out[0] + (size_t)(first + row) * 2 * f + col + 8 * run;
 		*reinterpret_cast<uint4 *>(to) = shared_load_16(from);
 		*reinterpret_cast<uint4 *>(to + f) = shared_load_16(from + BOX_BYTES);
 	}
@@ -123,7 +123,7 @@ store_chunks(const struct expert_job *job, const struct layout *l, int total)
 			if (t.end - row < BOX)
 				store_rows(&job->task, c.at, row, t.end - row, col);
 			else if ((threadIdx.x & 31) == 0)
-				box_store(c.at, &job->y[1], col, row);
+				box_store(c.at, &job->dgu, col, row);
 			__syncwarp();
 			if ((threadIdx.x & 31) == 0)
 				barrier_arrive(c.empty);
@@ -156,11 +156,11 @@ static __device__ __forceinline__ float
 hidden_gradient(float *dg, float *du, float dh, float g, float u, float weight, float b1, float b2)
 {
 	struct situ_parts p = fast_situ(g, u, b1, b2);
-	float a = b1 * p.tg, b = b2 * p.tu, h = a * p.sg;
+	float a = b1 * p.tg, b = b2 * p.tu, s = dh * p.sg, ws = weight * s;
 
-	*dg = weight * dh * (b * p.sg * ((1.0f - p.tg * p.tg) + a * (1.0f - p.sg)));
-	*du = weight * dh * (h * (1.0f - p.tu * p.tu));
-	return h * b * dh;
+	*dg = b * ws * ((1.0f - p.tg * p.tg) + a * (1.0f - p.sg));
+	*du = a * ws * (1.0f - p.tu * p.tu);
+	return a * b * s;
 }
 
 /* Pairs of g and u become those of dg and du; returns dot and the sum of h dh. */

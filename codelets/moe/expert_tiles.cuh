@@ -97,12 +97,13 @@ static __host__ __device__ constexpr int
 staged_bytes(void)
 {
 	if (PRODUCT == D_HIDDEN)
-		return 8 * (GROUPS + 3 * RING_CHUNKS);
+		return 8 * (GROUPS + 3 * RING_CHUNKS); /* barriers of the ring */
 	return PRODUCT == WEIGHTS ? GROUPS * STAGED_FLOATS * (int)sizeof(float) : 0;
 }
 
 struct expert_job {
 	CUtensorMap x[2], y[2];
+	CUtensorMap gu, dgu; /* of D_HIDDEN: boxes of chunks */
 	struct expert_task task;
 	int width, depth; /* columns of the result, contraction; not of WEIGHTS */
 	int blocked;	  /* whole boxes of columns: a stage's boxes come by one copy */

@@ -3,6 +3,7 @@
  * One block a multiprocessor walks tiles of 128 rows.  A thread keeps the stages loading, over the end of
  * a tile into the next one; two warpgroups have tiles of their own and multiply in turn, so that
  * one finishes its tile (SiTU, rounding, stores) while the other's products fill the tensor cores.
+ * The second product of a pair starts on multiprocessors that the first one has left, and waits there.
  *
  * The traps: a tile's last rows may belong to the next expert: they are computed and not stored.  In
  * WEIGHTS they would enter the sum, and rows of other groups may hold anything, NaN too: the last
@@ -42,8 +43,8 @@ launch_rows(struct expert_job *job, const struct k3_cuda *cuda)
 	else
 		describe_beside(&job->y[0], task->y[0], r, 2 * f, e, rows, boxes, job->blocked);
 	if (PRODUCT == D_HIDDEN) {
-		describe_pair(&job->x[1], task->gu, f, tk);
-		describe_pair(&job->y[1], task->out[0], f, tk);
+		describe_pair(&job->gu, task->gu, f, tk);
+		describe_pair(&job->dgu, task->out[0], f, tk);
 	}
 	launch<PRODUCT>(job, cuda);
 }
