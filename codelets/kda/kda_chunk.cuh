@@ -68,7 +68,6 @@ struct kda_scratch {
 	float *dab;    /* [heads, blocks, KDA_DAB_HEAD + KP] */
 	float *wide;   /* heads beyond KDA_MAX_WIDTH: all but the table */
 	size_t t, slots, vp;
-	float *p_rest; /* forward: [heads, t], what the diagonal of p loses in bf16 */
 };
 
 /* One task, for the heads h0 .. h0+heads-1 of the layer: `first` heads behind the group's first. */

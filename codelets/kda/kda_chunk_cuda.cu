@@ -57,10 +57,8 @@ cut(char *base, size_t *used, const struct k3_kda_chunk_args *a, bool backward, 
 	w.u = take(base, used, rows * w.vp * elem);
 	w.p = take(base, used, rows * 64 * elem);
 	w.last = (float *)take(base, used, heads * (w.slots + 1) * kp * sizeof(float));
-	if (!backward) {
-		w.p_rest = (float *)take(base, used, rows * sizeof(float));
+	if (!backward)
 		return w;
-	}
 	w.vt = take(base, used, rows * w.vp * elem);
 	w.dvt = take(base, used, rows * w.vp * elem);
 	w.m = (float *)take(base, used, rows * 64 * sizeof(float));

@@ -136,14 +136,12 @@ diagonal(struct intra<T, KP> &s, T *p_out, int n, float scale)
 	__syncthreads();
 }
 
-/* A row meets itself without a decay: its part of Pq from q and k as they came; p_rest (NULL: not
- * wanted) gets what it loses in bf16. */
-template <int KP>
+/* A row meets itself without a decay: in bf16 its part of Pq comes from q and k as they came. */
+template <typename T, int KP>
 static __device__ __forceinline__ void
-rows_with_themselves(const struct intra<k3_bf16, KP> &s, k3_bf16 *p, float *p_rest, int n,
-		     float scale)
+rows_with_themselves(const struct intra<T, KP> &s, T *p, int n, float scale)
 {
-	typedef struct intra<k3_bf16, KP> S;
+	typedef struct intra<T, KP> S;
 	int r = (int)threadIdx.x / 4;
 	float sum = 0;
 
@@ -151,18 +149,9 @@ rows_with_themselves(const struct intra<k3_bf16, KP> &s, k3_bf16 *p, float *p_re
 	__syncthreads();
 	for (int c = (int)threadIdx.x % 4; c < KP; c += 4)
 		sum += wide(s.q[r * S::ld + c]) * wide(s.k[r * S::ld + c]);
-	sum = scale * lanes_sum(sum, 4);
-	if (threadIdx.x % 4 > 0 || r >= n)
-		return;
-	p[r * 64 + r] = narrow<k3_bf16>(sum);
-	if (p_rest)
-		p_rest[r] = lost_in_bf16(sum);
-}
-
-template <int KP>
-static __device__ __forceinline__ void
-rows_with_themselves(const struct intra<float, KP> &, float *, float *, int, float)
-{
+	sum = lanes_sum(sum, 4);
+	if (threadIdx.x % 4 == 0 && r < n)
+		p[r * 64 + r] = narrow<T>(scale * sum);
 }
 
 #endif

@@ -187,8 +187,8 @@ __launch_bounds__(THREADS) intra_chunks(struct kda_task x, bool backward)
 		triangles<E, KP>(s, p, e.n, x.a.scale, bounded);
 		if (!bounded)
 			diagonal<E, KP>(s, p, e.n, x.a.scale);
-		rows_with_themselves<KP>(s, p, backward ? NULL : x.work.p_rest + at, e.n,
-					 x.a.scale);
+		else if (sizeof(E) == 2)
+			rows_with_themselves<E, KP>(s, p, e.n, x.a.scale);
 		hand_on<E, KP>(s, x, e, at, head);
 		__syncthreads();
 		invert<E, KP>(s);

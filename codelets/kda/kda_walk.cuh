@@ -34,7 +34,7 @@ struct walk_stage {
 struct walk_shared {
 	struct walk_stage stage[WALK_STAGES];
 	unsigned char rows[WALK_PANEL], state[2 * WALK_PANEL]; /* results */
-	float last[WALK_STAGES][WALK_K], p_rest[WALK_STAGES][WALK_ROWS];
+	float last[WALK_STAGES][WALK_K];
 };
 
 enum { WALK_BYTES = sizeof(struct walk_shared) + 1024 };

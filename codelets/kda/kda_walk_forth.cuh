@@ -10,10 +10,9 @@
 #include "kda_walk_load.cuh"
 
 static __device__ __forceinline__ void
-fill(struct walk_shared &sh, int stage, const struct kda_task &x, const struct kda_entry &e,
+fill(struct walk_stage *to, float *last, const struct kda_task &x, const struct kda_entry &e,
      bool output)
 {
-	struct walk_stage *to = &sh.stage[stage];
 	const struct kda_scratch &w = x.work;
 	size_t at = blockIdx.y * w.t + (size_t)e.row;
 	int col = (int)blockIdx.x * WALK_V;
@@ -24,9 +23,8 @@ fill(struct walk_shared &sh, int stage, const struct kda_task &x, const struct k
 	if (output) {
 		walk_fetch<2>(to->qd, (const k3_bf16 *)w.qd + at * WALK_K, e.n);
 		walk_fetch<1>(to->p, (const k3_bf16 *)w.p + at * WALK_ROWS, e.n);
-		walk_fetch_rest(sh.p_rest[stage], w.p_rest + at, e.n);
 	}
-	walk_fetch_last(sh.last[stage], x, e);
+	walk_fetch_last(last, x, e);
 	copy_commit();
 }
 
@@ -62,7 +60,7 @@ bring(struct walk_shared &sh, const struct kda_task &x, int stage, bool output)
 		if (more)
 			next = kda_entry_at(x.work, i + WALK_STAGES);
 		walk_stage_begin(i);
-		fill(sh, stage, x, e, output);
+		fill(&sh.stage[stage], sh.last[stage], x, e, output);
 		if (more && threadIdx.x % 32 == 0)
 			look_ahead(x, next, output);
 		walk_stage_end(i);
@@ -83,21 +81,6 @@ output_store(struct walk_shared &sh, const uint32_t *o, const int *order, const 
 	walk_tile_store<WALK_ROWS>(sh.rows, o);
 	walk_rows_store<WALK_ROWS>(walk_rows_of(x.o, n, (int)blockIdx.x * WALK_V, x), order,
 				   sh.rows);
-}
-
-/* The output, rounded: o with what the diagonal of Pq lost.  What stands behind the first half of a
- * pair of values does not matter to a product with so small a factor. */
-static __device__ __forceinline__ void
-finish_output(uint32_t *out, struct walk_regs *r, const float *p_rest)
-{
-	settled<WALK_ROWS>(r->o);
-#pragma unroll
-	for (int i = 0; i < WALK_ROWS / 4; i++) {
-		float2 by = *reinterpret_cast<const float2 *>(p_rest + walk_k(2 * i & ~3));
-		float x = __uint_as_float(r->values[i] << 16), y = __uint_as_float(r->values[i]);
-
-		out[i] = bf16_pair(r->o[2 * i] + by.x * x, r->o[2 * i + 1] + by.y * y);
-	}
 }
 
 /* Starts y = U^T - S^T W^T; y has U^T. */
@@ -175,10 +158,8 @@ walk_with_output(struct walk_regs *r, struct walk_shared &sh, const struct kda_t
 		wgmma_fence();
 		times_transposed<WALK_K / 16, false>(r->o, r->left, shared_address(g.qd), false);
 		wgmma_commit();
-		if (i > 0) {
+		if (i > 0)
 			output_store(sh, out, r->order, x, before);
-			leave_chunk(i - 1, chunks);
-		}
 		walk_order<16>(r->order, rows, e);
 		wgmma_wait<1>();
 		settled<WALK_ROWS>(r->y);
@@ -190,7 +171,10 @@ walk_with_output(struct walk_regs *r, struct walk_shared &sh, const struct kda_t
 		if (i + 1 < chunks)
 			enter(r, sh, x, next, i + 1);
 		wgmma_wait<0>();
-		finish_output(out, r, sh.p_rest[i % WALK_STAGES]);
+		settled<WALK_ROWS>(r->o);
+		/* before the output is stored: what comes next is short of time */
+		leave_chunk(i, chunks);
+		round_left<WALK_ROWS>(out, r->o);
 		before = e.n;
 	}
 	walk_order<16>(r->order, rows, e);

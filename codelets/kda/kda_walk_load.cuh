@@ -60,17 +60,6 @@ walk_fetch_last(float *to, const struct kda_task &x, const struct kda_entry &e)
 	copy_16(shared_address(to + i), last + i, e.to != KDA_NONE);
 }
 
-/** What the diagonal of Pq lost; zeros behind the rows. */
-static __device__ __forceinline__ void
-walk_fetch_rest(float *to, const float *from, int n)
-{
-	for (int r = (int)threadIdx.x & 31; r < WALK_ROWS; r += 32)
-		if (r < n)
-			copy_async_word(to + r, from + r);
-		else
-			to[r] = 0;
-}
-
 /** Before and after a warp fills its stage for chunk i. */
 static __device__ __forceinline__ void
 walk_stage_begin(int i)

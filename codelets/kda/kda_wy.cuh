@@ -21,7 +21,7 @@ struct wy_forward {
 	k3_bf16 tb[LOWER_SIZE];
 	k3_bf16 rest[4 * 256]; /* diagonal: what beta loses in bf16 */
 	float beta[64];
-	float dots[8][64]; /* q k of each row, by warps */
+	float dots[64][8]; /* q k of each row, by warps */
 };
 
 /* Sub-block b of the columns for rows of sub-block `row` >= b. */
@@ -91,7 +91,7 @@ rounded(const float *x, float f0, float f1)
 /* Where the rows of a chunk go. */
 struct wy_out {
 	k3_bf16 *w, *u, *kbar, *qd, *p, *tm;
-	float *last, *p_rest;
+	float *last;
 };
 
 /* A row meets itself without a decay, so this part of Pq, often the largest, is taken from q and k
@@ -111,32 +111,33 @@ dots_of_rows(struct wy_forward &s)
 		right_load<128>(&k, s.k, b * 16, 2 * warp);
 		multiply<false>(c, q, k);
 		if (t == g / 2) {
-			s.dots[warp][b * 16 + g] = g & 1 ? c[0][1] : c[0][0];
-			s.dots[warp][b * 16 + 8 + g] = g & 1 ? c[1][3] : c[1][2];
+			s.dots[b * 16 + g][warp] = g & 1 ? c[0][1] : c[0][0];
+			s.dots[b * 16 + 8 + g][warp] = g & 1 ? c[1][3] : c[1][2];
 		}
 	}
 }
 
-/* They take their places in a block of Pq on the diagonal; rest gets what they lose in bf16. */
+static __device__ __forceinline__ float
+sum_of_dots(const float *x)
+{
+	float4 a = *reinterpret_cast<const float4 *>(x),
+	       b = *reinterpret_cast<const float4 *>(x + 4);
+
+	return (a.x + a.y + (a.z + a.w)) + (b.x + b.y + (b.z + b.w));
+}
+
+/* They take their places in a block of Pq on the diagonal. */
 static __device__ __forceinline__ void
-put_dots(float (*c)[4], float *rest, const struct wy_forward &s, int row, int n, float scale)
+put_dots(float (*c)[4], const struct wy_forward &s, int row)
 {
 	int g = (int)(threadIdx.x & 31) / 4, t = (int)(threadIdx.x & 3);
-	float x = 0, y = 0;
+	float x = sum_of_dots(s.dots[row + g]), y = sum_of_dots(s.dots[row + 8 + g]);
 
-	if (t != g / 2)
-		return;
 #pragma unroll
-	for (int w = 0; w < 8; w++) {
-		x += s.dots[w][row + g];
-		y += s.dots[w][row + 8 + g];
+	for (int i = 0; i < 2; i++) {
+		c[0][i] = 2 * t + i == g ? x : c[0][i];
+		c[1][2 + i] = 2 * t + i == g ? y : c[1][2 + i];
 	}
-	c[0][g & 1] = x;
-	c[1][2 + (g & 1)] = y;
-	if (rest && row + g < n)
-		rest[row + g] = lost_in_bf16(scale * x);
-	if (rest && row + 8 + g < n)
-		rest[row + 8 + g] = lost_in_bf16(scale * y);
 }
 
 /* From q: its tile decayed to the pivots, and qd to memory. */

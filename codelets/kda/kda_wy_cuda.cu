@@ -52,7 +52,7 @@ triangles(struct wy_forward &s, const struct wy_out &out, int n, int packs, floa
 			multiply<false>(c, left, right);
 		}
 		if (!(i & 1) && b == row)
-			put_dots(c, out.p_rest, s, row * 16, n, scale);
+			put_dots(c, s, row * 16);
 		block_store(s, out.p, !(i & 1), row * 16, b * 16, c, n, scale);
 	}
 	/* above the diagonal */
@@ -166,15 +166,15 @@ __launch_bounds__(THREADS, 2) wy_forward(struct kda_task x, bool backward, size_
 		const int32_t *order = kda_order(x.layout) + e.row;
 		size_t at = head * work.t + (size_t)e.row,
 		       slot = e.to >= 0 ? (size_t)e.to : work.slots;
-		struct wy_out out = {
-			(k3_bf16 *)work.w + at * kp,
-			(k3_bf16 *)work.u + at * vp,
-			(k3_bf16 *)work.kbar + at * kp,
-			(k3_bf16 *)work.qd + at * kp,
-			(k3_bf16 *)work.p + at * 64,
-			backward ? (k3_bf16 *)work.tm + at * 64 : NULL,
-			e.to == KDA_NONE ? NULL : work.last + (head * (work.slots + 1) + slot) * kp,
-			backward ? NULL : work.p_rest + at};
+		struct wy_out out = {(k3_bf16 *)work.w + at * kp,
+				     (k3_bf16 *)work.u + at * vp,
+				     (k3_bf16 *)work.kbar + at * kp,
+				     (k3_bf16 *)work.qd + at * kp,
+				     (k3_bf16 *)work.p + at * 64,
+				     backward ? (k3_bf16 *)work.tm + at * 64 : NULL,
+				     e.to == KDA_NONE
+					     ? NULL
+					     : work.last + (head * (work.slots + 1) + slot) * kp};
 		kda_frag kg[4], v[4];
 
 		decay_chunk(s, kg, x, h, out, order, e.n, kp);

@@ -95,9 +95,10 @@ states(const struct head *x, const int32_t *rows, size_t n, double *s)
 
 	for (size_t r = 0; r < n; r++, s += kv) {
 		size_t t = (size_t)rows[r];
+		double beta = beta_of(x, t);
 		predict(x, t, s, s + kv, e);
 		for (size_t i = 0; i < kv; i++)
-			s[kv + i] += beta_of(x, t) * (double)x->k[t * ld + i / vd] * e[i % vd];
+			s[kv + i] += beta * (double)x->k[t * ld + i / vd] * e[i % vd];
 	}
 	free(e);
 }

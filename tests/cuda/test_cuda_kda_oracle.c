@@ -1,8 +1,9 @@
-/* KDA's chunk kernels on CUDA against the recurrence in double: widths of keys and values, documents
- * around the borders of chunks and sub-blocks, gates and beta over their range and at its ends.
+/* KDA's chunk kernels on CUDA against the recurrence in double: widths of keys and values,
+ * documents around the borders of chunks and sub-blocks, gates and beta over their range and at its
+ * ends.
  *
- * A case of the table is a pair of widths; how its documents, gates, beta and states are follows from
- * its number and from that of the test's turn, so that neighbours differ.  Bounds are those of
+ * A case of the table is a pair of widths; how its documents, gates, beta and states are follows
+ * from its number and from that of the test's turn, so that neighbours differ.  Bounds are those of
  * FLA's own tests in bf16, 2e-5 and 1e-4 in float.
  */
 #include <criterion/criterion.h>
