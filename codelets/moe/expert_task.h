@@ -52,6 +52,8 @@ struct expert_parts k3i_expert_wgmma_parts(size_t tk, size_t r, size_t f);
 bool k3i_expert_wgmma_can(const struct expert_task *task);
 void k3i_expert_wgmma(enum expert_product product, const struct expert_task *task,
 		      const struct k3_cuda *cuda);
+/** WEIGHTS; y[1], the weighted hidden rows, is made from gu. */
+void k3i_expert_weights(const struct expert_task *task, const struct k3_cuda *cuda);
 void k3i_expert_fma(enum k3_cuda_type type, enum expert_product product,
 		    const struct expert_task *task, const struct k3_cuda *cuda);
 

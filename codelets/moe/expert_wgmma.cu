@@ -62,33 +62,6 @@ launch_weights(struct expert_job *job, const struct k3_cuda *cuda)
 	launch<WEIGHTS>(job, cuda);
 }
 
-/* Floats of one part's sums. */
-static size_t
-part_floats(size_t r, size_t f)
-{
-	size_t cols = tile_columns<WEIGHTS>(),
-	       tiles = (size_t)blocks_for(r, TILE_ROWS) *
-		       (blocks_for(2 * f, cols) + blocks_for(f, cols));
-
-	return tiles * TILE_ROWS * cols;
-}
-
-struct expert_parts
-k3i_expert_wgmma_parts(size_t tk, size_t r, size_t f)
-{
-	const size_t most_bytes = (size_t)128 << 20;
-	size_t each = part_floats(r, f);
-	struct expert_parts p = {2048, 0, 0};
-
-	while (p.rows < tk && (2 * tk / p.rows + 1) * each * sizeof(float) > most_bytes)
-		p.rows *= 2;
-	if (p.rows >= tk)
-		return p;
-	p.floats = (2 * tk / p.rows + 1) * each;
-	p.tiles = p.floats / (TILE_ROWS * tile_columns<WEIGHTS>());
-	return p;
-}
-
 void
 k3i_expert_wgmma(enum expert_product product, const struct expert_task *task,
 		 const struct k3_cuda *cuda)

@@ -1,0 +1,194 @@
+/* Tiles of the gradients of the experts' weights (expert_weights.cu), and what a block keeps in shared
+ * memory.
+ *
+ * A tile is 256 latent columns by 192 hidden ones, the sum over an expert's rows, which are cut in
+ * parts where they are many.  All tiles of dW13 come before those of dW2, which need the weighted
+ * hidden rows; among each the longest come first, and blocks take them one by one.  The trap:
+ * experts without rows have tiles too: their gradient is zero.
+ */
+#ifndef K3_MOE_EXPERT_WEIGHTS_TILES_CUH
+#define K3_MOE_EXPERT_WEIGHTS_TILES_CUH
+#include "expert_launch.cuh"
+
+/* A stage is a slab of SLAB rows: boxes of 64 columns, those of x first. */
+#ifndef GRAD_STAGES_N
+#define GRAD_STAGES_N 6
+#endif
+#ifndef GRAD_BUFFERS_N
+#define GRAD_BUFFERS_N 2
+#endif
+enum {
+	SLAB = 32,
+	SLAB_BYTES = SLAB * BOX_ROW_BYTES,
+	GRAD_ROWS = 256,
+	GRAD_COLS = 192,
+	GRAD_X_BOXES = GRAD_ROWS / BOX,
+	GRAD_Y_BOXES = GRAD_COLS / BOX,
+	GRAD_STAGE_BYTES = (GRAD_X_BOXES + GRAD_Y_BOXES) * SLAB_BYTES,
+	GRAD_STAGES = GRAD_STAGES_N
+};
+
+/* A warpgroup has half of a tile's rows, whose sums leave by pieces of 64 rows and 32 columns. */
+enum {
+	GROUP_ROWS = GRAD_ROWS / GROUPS,
+	GROUP_FLOATS = GROUP_ROWS * GRAD_COLS,
+	PIECE_COLS = 32,
+	PIECE_BYTES = BOX * PIECE_COLS * (int)sizeof(float),
+	PIECE_BUFFERS = GRAD_BUFFERS_N
+};
+
+/* Tiles that wait for the warpgroups. */
+enum { TILES_AHEAD = 2 };
+
+/* Runs of 8 hidden elements: a warp has one a lane in flight for each of its buffers. */
+enum { RUN = 8, RUN_BUFFERS = 3, RUN_BYTES = 2 * RUN * (int)sizeof(k3_bf16), WEIGHING_WARPS = 3 };
+
+/* Counts in the scratch that blocks share; zero before the kernel. */
+enum { NEXT_TILE, NEXT_CLAIM, CLAIMS_DONE, SHARED_COUNTS };
+
+struct grad_job {
+	CUtensorMap x[2], y[2], out[2];
+	struct expert_task task;
+	int *counts;  /* SHARED_COUNTS */
+	int blocked;  /* whole boxes of columns: a stage's boxes come by one copy */
+	int tiles[2]; /* of a part: of dW13 and of dW2 */
+};
+
+/* As it is handed to the warpgroups; a depth below zero is the end. */
+struct grad_tile {
+	int expert, side; /* side 1: dW2 */
+	int row, col;
+	int from, depth; /* first row of the sum, how many */
+	int part, parts;
+};
+
+/* Shared memory, from a multiple of 1024 on: stages, pieces of each warpgroup, runs of each warp that
+ * weighs, barriers, tiles, words.  Addresses are sums of constants, as registers are scarce. */
+enum {
+	GRAD_PIECES_AT = GRAD_STAGES * GRAD_STAGE_BYTES,
+	GRAD_RUNS_AT = GRAD_PIECES_AT + GROUPS * PIECE_BUFFERS * PIECE_BYTES,
+	GRAD_FULL_AT = GRAD_RUNS_AT + WEIGHING_WARPS * RUN_BUFFERS * 32 * RUN_BYTES,
+	GRAD_EMPTY_AT = GRAD_FULL_AT + 8 * GRAD_STAGES,
+	GRAD_TILE_FULL_AT = GRAD_EMPTY_AT + 8 * GRAD_STAGES,
+	GRAD_TILE_EMPTY_AT = GRAD_TILE_FULL_AT + 8 * TILES_AHEAD,
+	GRAD_TILES_AT = GRAD_TILE_EMPTY_AT + 8 * TILES_AHEAD,
+	GRAD_LAST_AT = GRAD_TILES_AT + TILES_AHEAD * (int)sizeof(struct grad_tile),
+	GRAD_WORDS_AT = GRAD_LAST_AT + GROUPS * (int)sizeof(int)
+};
+
+static size_t
+grad_shared_bytes(int experts)
+{
+	return 1024 + GRAD_WORDS_AT + sizeof(int) * 3 * ((size_t)experts + 1);
+}
+
+/* Of each expert: its first part, as `order` has them, and its first row. */
+struct grad_experts {
+	int *first, *offs, *order;
+};
+
+static __device__ __forceinline__ unsigned char *
+grad_base(void)
+{
+	extern __shared__ unsigned char raw[];
+
+	return raw + (1024 - (shared_address(raw) & 1023)) % 1024;
+}
+
+static __device__ __forceinline__ struct grad_experts
+grad_experts_of(unsigned char *base, int experts)
+{
+	struct grad_experts x;
+
+	x.first = (int *)(base + GRAD_WORDS_AT);
+	x.offs = x.first + experts + 1;
+	x.order = x.offs + experts + 1;
+	return x;
+}
+
+/* Parts of an expert: one if there are no rows. */
+static __device__ __forceinline__ int
+parts_of(int rows, int part_rows)
+{
+	return rows > 0 ? (rows + part_rows - 1) / part_rows : 1;
+}
+
+/* Experts with the longest parts first; x->first is used for the lengths. */
+static __device__ __forceinline__ void
+order_parts(const struct grad_experts *x, const struct expert_task *task)
+{
+	for (int e = threadIdx.x; e < task->experts; e += BLOCK_THREADS) {
+		int rows = x->offs[e + 1] - x->offs[e], parts = parts_of(rows, task->part_rows);
+		x->first[e] = (rows + SLAB * parts - 1) / (SLAB * parts);
+	}
+	__syncthreads();
+	for (int e = threadIdx.x; e < task->experts; e += BLOCK_THREADS) {
+		int mine = x->first[e], before = e;
+		for (int i = 0; i < task->experts; i++)
+			before += (x->first[i] > mine && i > e) - (x->first[i] < mine && i < e);
+		x->order[before] = e;
+	}
+	__syncthreads();
+}
+
+/* By warp 0: first[i] is the number of parts of the i experts that come first. */
+static __device__ __forceinline__ void
+list_parts(const struct grad_experts *x, const struct expert_task *task)
+{
+	int lane = threadIdx.x, carry = 0;
+
+	for (int from = 0; from < task->experts; from += 32) {
+		int i = from + lane, n = 0, upto;
+		if (i < task->experts) {
+			int e = x->order[i];
+			n = parts_of(x->offs[e + 1] - x->offs[e], task->part_rows);
+		}
+		upto = n;
+#pragma unroll
+		for (int step = 1; step < 32; step <<= 1) {
+			int below = __shfl_up_sync(0xffffffffu, upto, step);
+			upto += lane >= step ? below : 0;
+		}
+		if (i < task->experts)
+			x->first[i] = carry + upto - n;
+		carry += __shfl_sync(0xffffffffu, upto, 31);
+	}
+	if (lane == 0)
+		x->first[task->experts] = carry;
+}
+
+static __device__ __forceinline__ struct grad_tile
+grad_tile_at(const struct grad_job *job, const struct grad_experts *x, int index)
+{
+	int units = x->first[job->task.experts], low = 0, high = job->task.experts - 1;
+	int unit, left, per_row, rows, slabs, first, last;
+	struct grad_tile t;
+
+	t.side = index >= units * job->tiles[0];
+	index -= t.side ? units * job->tiles[0] : 0;
+	unit = index / job->tiles[t.side];
+	left = index - unit * job->tiles[t.side];
+	/* the last expert whose first part is not behind */
+	while (low < high) {
+		int middle = (low + high + 1) / 2;
+		if (x->first[middle] <= unit)
+			low = middle;
+		else
+			high = middle - 1;
+	}
+	t.expert = x->order[low];
+	t.part = unit - x->first[low];
+	t.parts = x->first[low + 1] - x->first[low];
+	per_row = ((t.side ? 1 : 2) * job->task.f + GRAD_COLS - 1) / GRAD_COLS;
+	t.row = left / per_row * GRAD_ROWS;
+	t.col = left % per_row * GRAD_COLS;
+	rows = x->offs[t.expert + 1] - x->offs[t.expert];
+	slabs = (rows + SLAB - 1) / SLAB;
+	first = slabs * t.part / t.parts;
+	last = slabs * (t.part + 1) / t.parts;
+	t.from = x->offs[t.expert] + first * SLAB;
+	t.depth = min(rows, last * SLAB) - first * SLAB;
+	return t;
+}
+
+#endif
