@@ -153,9 +153,10 @@ weigh_hidden(T *h, const T *gu, const struct expert_task *task, const struct k3_
 extern "C" size_t
 k3_expert_wgrad_cuda_scratch(const struct k3_expert_args *a)
 {
-	struct expert_parts parts = k3i_expert_wgmma_parts(a->t * a->k, a->r, a->f);
+	struct expert_parts parts =
+		k3i_expert_weights_parts(a->t * a->k, a->r, a->f, a->e1 - a->e0);
 
-	return parts.floats * sizeof(float) + parts.tiles * sizeof(int);
+	return parts.floats * sizeof(float) + parts.counts * sizeof(int);
 }
 
 template <typename T>
@@ -163,7 +164,8 @@ static void
 expert_wgrad(void *const *buf, const struct k3_expert_args *a, const struct k3_cuda *cuda)
 {
 	struct expert_task task = task_of(a, buf[4]);
-	struct expert_parts parts = k3i_expert_wgmma_parts(task.tk, a->r, a->f);
+	struct expert_parts parts =
+		k3i_expert_weights_parts(task.tk, a->r, a->f, a->e1 - a->e0);
 
 	task.w = (const float *)buf[5];
 	task.part = (float *)cuda->scratch;

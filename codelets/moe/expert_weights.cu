@@ -45,17 +45,14 @@ bring_tiles(const struct grad_job *job, unsigned char *base)
 	const uint32_t at = shared_address(base);
 	int total = x.first[job->task.experts] * (job->tiles[0] + job->tiles[1]);
 	int index = (int)blockIdx.x, stage = 0, round = 0;
-	bool hidden = false;
 	unsigned n = 0;
 
 	for (; index < total; n++) {
 		struct grad_tile t = grad_tile_at(job, &x, index);
 		index = (int)gridDim.x + atomicAdd(&job->counts[NEXT_TILE], 1);
 		hand_over(base, &t, n);
-		if (t.side && !hidden) {
-			await_hidden(job, &x);
-			hidden = true;
-		}
+		if (t.side)
+			await_hidden(job, &x, t.place);
 		for (int k = 0; k < t.depth; k += SLAB) {
 			barrier_wait(at + GRAD_EMPTY_AT + 8 * stage, round ^ 1);
 			load_slab(at + stage * GRAD_STAGE_BYTES, at + GRAD_FULL_AT + 8 * stage, job,
@@ -255,10 +252,10 @@ count_grad_tiles(int tiles[2], size_t r, size_t f)
 }
 
 struct expert_parts
-k3i_expert_wgmma_parts(size_t tk, size_t r, size_t f)
+k3i_expert_weights_parts(size_t tk, size_t r, size_t f, size_t experts)
 {
 	const size_t most_bytes = (size_t)128 << 20;
-	struct expert_parts p = {2048, 0, 0};
+	struct expert_parts p = {2048, 0, 0, 0};
 	int tiles[2];
 	size_t each;
 
@@ -270,7 +267,7 @@ k3i_expert_wgmma_parts(size_t tk, size_t r, size_t f)
 	if (p.rows < tk)
 		p.tiles = (2 * tk / p.rows + 1) * each;
 	p.floats = p.tiles * GROUP_FLOATS;
-	p.tiles += SHARED_COUNTS;
+	p.counts = p.tiles + CLAIMS_DONE + experts;
 	return p;
 }
 
@@ -295,14 +292,13 @@ k3i_expert_weights(const struct expert_task *task, const struct k3_cuda *cuda)
 	struct grad_job job;
 	size_t tk = task->tk, r = (size_t)task->r, f = (size_t)task->f,
 	       e = (size_t)task->experts, bytes = grad_shared_bytes(task->experts), most;
-	struct expert_parts parts = k3i_expert_wgmma_parts(tk, r, f);
+	struct expert_parts parts = k3i_expert_weights_parts(tk, r, f, e);
 	cudaStream_t stream = (cudaStream_t)cuda->stream;
 
 	memset(&job, 0, sizeof(job));
 	job.task = *task;
 	job.blocked = task->r % BOX == 0 && task->f % BOX == 0;
-	job.counts = task->arrived;
-	job.task.arrived += SHARED_COUNTS;
+	job.counts = task->arrived + parts.tiles;
 	count_grad_tiles(job.tiles, r, f);
 	describe_beside(&job.x[0], task->y[0], r, tk, 1, SLAB, GRAD_X_BOXES, job.blocked);
 	describe_beside(&job.y[0], task->x[0], 2 * f, tk, 1, SLAB, GRAD_Y_BOXES, job.blocked);
@@ -311,7 +307,7 @@ k3i_expert_weights(const struct expert_task *task, const struct k3_cuda *cuda)
 	describe_gradient(&job.out[0], task->out[0], r, 2 * f, e, PIECE_COLS);
 	describe_gradient(&job.out[1], task->out[1], f, r, e, BOX);
 	most = (tk / (size_t)task->part_rows + e) * (size_t)(job.tiles[0] + job.tiles[1]);
-	K3_CUDA_CHECK(cudaMemsetAsync(job.counts, 0, parts.tiles * sizeof(int), stream));
+	K3_CUDA_CHECK(cudaMemsetAsync(task->arrived, 0, parts.counts * sizeof(int), stream));
 	K3_CUDA_CHECK(cudaFuncSetAttribute(
 		sum_weights, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
 	sum_weights<<<most > cuda->processors ? cuda->processors : (unsigned)most, BLOCK_THREADS,

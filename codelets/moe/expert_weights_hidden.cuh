@@ -9,27 +9,14 @@
 #define K3_MOE_EXPERT_WEIGHTS_HIDDEN_CUH
 #include "expert_weights_tiles.cuh"
 
-/* Runs of a lane in a claim. */
-enum { CLAIM_RUNS = 8 };
 static const uint32_t NO_RUN = 0xffffffffu;
 
-struct claims {
-	uint32_t runs, all; /* of the group */
-	uint32_t now, next, step;
-	int taken;
+/* Runs are counted from the group's first row on. */
+struct claim {
+	uint32_t run, end; /* next run of the warp, end of the expert's */
+	int step, place;   /* runs that a lane has had; of the expert in `order` */
+	int next;	   /* claim after this one */
 };
-
-static __device__ __forceinline__ uint32_t
-runs_of(const struct grad_job *job, const struct grad_experts *x)
-{
-	return (uint32_t)(x->offs[job->task.experts] - x->offs[0]) * (uint32_t)(job->task.f / RUN);
-}
-
-static __device__ __forceinline__ uint32_t
-claims_of(uint32_t runs)
-{
-	return (runs + 32 * CLAIM_RUNS - 1) / (32 * CLAIM_RUNS);
-}
 
 static __device__ __forceinline__ const k3_bf16 *
 run_of_gu(const struct grad_job *job, const struct grad_experts *x, uint32_t run, uint32_t *row)
@@ -41,42 +28,63 @@ run_of_gu(const struct grad_job *job, const struct grad_experts *x, uint32_t run
 	       (run - of * each) * RUN;
 }
 
-/* Asks for the lines of the next claim: 128 bytes are 8 runs. */
-static __device__ __forceinline__ void
-expect_claim(const struct claims *c, const struct grad_job *job, const struct grad_experts *x)
+/* First run of a claim and the end of its expert's. */
+static __device__ __forceinline__ uint32_t
+claim_at(uint32_t *end, int *place, const struct grad_job *job, const struct grad_experts *x,
+	 int number)
 {
-	uint32_t run = c->next * 32 * CLAIM_RUNS + (threadIdx.x & 31) * 8, row;
+	uint32_t each = (uint32_t)(job->task.f / RUN);
+	int e;
 
-	if (c->next >= c->all || run >= c->runs)
-		return;
-	const k3_bf16 *g = run_of_gu(job, x, run, &row);
-	asm volatile("prefetch.global.L2 [%0];" ::"l"(g));
-	asm volatile("prefetch.global.L2 [%0];" ::"l"(g + job->task.f));
+	*place = place_of(x->claims, job->task.experts, number);
+	e = x->order[*place];
+	*end = (uint32_t)(x->offs[e + 1] - x->offs[0]) * each;
+	return (uint32_t)(x->offs[e] - x->offs[0]) * each +
+	       (uint32_t)(number - x->claims[*place]) * 32 * CLAIM_RUNS;
 }
 
-/* This lane's next run. */
-static __device__ __forceinline__ uint32_t
-next_run(struct claims *c, const struct grad_job *job, const struct grad_experts *x)
+/* Asks for the lines of a claim: 128 bytes are 8 runs. */
+static __device__ __forceinline__ void
+expect_claim(const struct grad_job *job, const struct grad_experts *x, int number)
 {
-	uint32_t lane = threadIdx.x & 31, run;
+	uint32_t end, row, run;
+	int place;
 
-	if (c->step == CLAIM_RUNS && c->now < c->all) {
-		c->now = c->next;
+	if (number >= x->claims[job->task.experts])
+		return;
+	run = claim_at(&end, &place, job, x, number) + (threadIdx.x & 31) * 8;
+	for (int i = 0; i < CLAIM_RUNS / 8; i++, run += 256) {
+		if (run >= end)
+			return;
+		const k3_bf16 *g = run_of_gu(job, x, run, &row);
+		asm volatile("prefetch.global.L2 [%0];" ::"l"(g));
+		asm volatile("prefetch.global.L2 [%0];" ::"l"(g + job->task.f));
+	}
+}
+
+/* This lane's next run, if there is one: false when all claims are taken. */
+static __device__ __forceinline__ bool
+next_run(uint32_t *run, struct claim *c, const struct grad_job *job, const struct grad_experts *x)
+{
+	int lane = threadIdx.x & 31;
+
+	*run = NO_RUN;
+	if (c->step == CLAIM_RUNS) {
+		if (c->next >= x->claims[job->task.experts])
+			return false;
+		c->run = claim_at(&c->end, &c->place, job, x, c->next) + lane;
 		c->step = 0;
-		if (c->now < c->all) {
-			c->taken++;
-			if (lane == 0)
-				c->next = (uint32_t)atomicAdd(&job->counts[NEXT_CLAIM], 1);
-		}
+		if (lane == 0)
+			c->next = atomicAdd(&job->counts[NEXT_CLAIM], 1);
 	}
-	if (c->now >= c->all)
-		return NO_RUN;
-	if (c->step == CLAIM_RUNS / 2) {
+	if (c->step++ == CLAIM_RUNS / 2) {
 		c->next = __shfl_sync(0xffffffffu, c->next, 0);
-		expect_claim(c, job, x);
+		expect_claim(job, x, c->next);
 	}
-	run = (c->now * CLAIM_RUNS + c->step++) * 32 + lane;
-	return run < c->runs ? run : NO_RUN;
+	if (c->run < c->end)
+		*run = c->run;
+	c->run += 32;
+	return true;
 }
 
 static __device__ __forceinline__ uint4
@@ -112,33 +120,41 @@ weigh_run(const struct grad_job *job, uint4 *to, uint32_t from, float weight)
 			 weighted_pair(g.w, u.w, weight, b1, b2));
 }
 
-/* By a warp: until no claim is left. */
+/* By a warp: its claim of an expert's rows is stored.  The copy engine of another multiprocessor reads
+ * it. */
 static __device__ __forceinline__ void
-weigh_rows(const struct grad_job *job, const struct grad_experts *x, uint32_t runs)
+claim_done(const struct grad_job *job, int place)
+{
+	asm volatile("fence.proxy.async;" ::: "memory");
+	__threadfence();
+	__syncwarp();
+	if ((threadIdx.x & 31) == 0)
+		atomicAdd(&job->counts[CLAIMS_DONE + place], 1);
+}
+
+/* By a warp: until no claim is left.  run[2] is asked for, run[1] gets its weight, run[0] is there. */
+static __device__ __forceinline__ void
+weigh_rows(const struct grad_job *job, const struct grad_experts *x, uint32_t buffers)
 {
 	const struct expert_task *task = &job->task;
-	uint32_t lane = threadIdx.x & 31, run[3] = {NO_RUN, NO_RUN, NO_RUN}, src[2] = {}, row = 0;
-	uint32_t buffer =
-		runs + ((threadIdx.x >> 5) - 1) * RUN_BUFFERS * 32 * RUN_BYTES + lane * 16;
+	const uint32_t lane = threadIdx.x & 31, bytes = 32 * RUN_BYTES;
+	uint32_t run[3] = {NO_RUN, NO_RUN, NO_RUN}, src[2] = {}, row = 0;
+	uint32_t buffer = buffers + ((threadIdx.x >> 5) - 1) * RUN_BUFFERS * bytes + lane * 16;
 	uint4 *h = (uint4 *)((k3_bf16 *)task->y[1] + (size_t)x->offs[0] * (size_t)task->f);
-	struct claims c = {runs_of(job, x), 0, 0, 0, CLAIM_RUNS, 0};
+	struct claim c = {0, 0, CLAIM_RUNS, 0, 0};
 	float weight[2] = {};
+	int last[3] = {-1, -1, -1}; /* the place, of a claim's last run */
 
-	c.all = claims_of(c.runs);
 	if (lane == 0)
-		c.next = (uint32_t)atomicAdd(&job->counts[NEXT_CLAIM], 1);
+		c.next = atomicAdd(&job->counts[NEXT_CLAIM], 1);
 	c.next = __shfl_sync(0xffffffffu, c.next, 0);
-	c.now = 0;
-	if (c.next >= c.all)
-		return;
 	for (uint32_t at = 0, tail = 0; tail < 2; at = at == RUN_BUFFERS - 1 ? 0 : at + 1) {
-		/* run[2] is asked for, run[1] gets its weight, run[0] is there */
-		run[2] = next_run(&c, job, x);
-		tail += c.now >= c.all;
+		tail += !next_run(&run[2], &c, job, x);
+		last[2] = tail == 0 && c.step == CLAIM_RUNS ? c.place : -1;
 		if (run[2] != NO_RUN) {
 			const k3_bf16 *g = run_of_gu(job, x, run[2], &row);
-			copy_16(buffer + at * 32 * RUN_BYTES, g);
-			copy_16(buffer + at * 32 * RUN_BYTES + 32 * 16, g + task->f);
+			copy_16(buffer + at * bytes, g);
+			copy_16(buffer + at * bytes + 32 * 16, g + task->f);
 			src[1] = (uint32_t)__ldg(task->src + row);
 		}
 		asm volatile("cp.async.commit_group;" ::: "memory");
@@ -147,29 +163,25 @@ weigh_rows(const struct grad_job *job, const struct grad_experts *x, uint32_t ru
 		asm volatile("cp.async.wait_group 2;" ::: "memory");
 		if (run[0] != NO_RUN)
 			weigh_run(job, h + run[0],
-				  buffer + (at == RUN_BUFFERS - 1 ? 0 : at + 1) * 32 * RUN_BYTES,
-				  weight[0]);
+				  buffer + (at == RUN_BUFFERS - 1 ? 0 : at + 1) * bytes, weight[0]);
+		if (last[0] >= 0)
+			claim_done(job, last[0]);
 		run[0] = run[1], run[1] = run[2];
+		last[0] = last[1], last[1] = last[2];
 		src[0] = src[1], weight[0] = weight[1];
 	}
-	/* the copy engine of another multiprocessor reads what was stored */
-	asm volatile("fence.proxy.async;" ::: "memory");
-	__threadfence();
-	__syncwarp();
-	if (lane == 0)
-		atomicAdd(&job->counts[CLAIMS_DONE], c.taken);
 }
 
-/* By a thread, before it asks for h. */
+/* By a thread, before it asks for an expert's h. */
 static __device__ __forceinline__ void
-await_hidden(const struct grad_job *job, const struct grad_experts *x)
+await_hidden(const struct grad_job *job, const struct grad_experts *x, int place)
 {
-	int all = (int)claims_of(runs_of(job, x)), done;
+	int all = x->claims[place + 1] - x->claims[place], done;
 
 	do
 		asm volatile("ld.acquire.gpu.global.b32 %0, [%1];"
 			     : "=r"(done)
-			     : "l"(job->counts + CLAIMS_DONE)
+			     : "l"(job->counts + CLAIMS_DONE + place)
 			     : "memory");
 	while (done < all);
 	asm volatile("fence.proxy.async;" ::: "memory");

@@ -2,9 +2,10 @@
  * memory.
  *
  * A tile is 256 latent columns by 192 hidden ones, the sum over an expert's rows, which are cut in
- * parts where they are many.  All tiles of dW13 come before those of dW2, which need the weighted
- * hidden rows; among each the longest come first, and blocks take them one by one.  The trap:
- * experts without rows have tiles too: their gradient is zero.
+ * parts where they are many.  Blocks take tiles one by one, the longest first, so that they end
+ * together.  Of experts that have 3/5 of all rows, dW13 comes before dW2, which needs their weighted
+ * hidden rows; of the others it does too.  The trap: experts without rows have tiles: their gradient
+ * is zero.
  */
 #ifndef K3_MOE_EXPERT_WEIGHTS_TILES_CUH
 #define K3_MOE_EXPERT_WEIGHTS_TILES_CUH
@@ -43,13 +44,17 @@ enum { TILES_AHEAD = 2 };
 /* Runs of 8 hidden elements: a warp has one a lane in flight for each of its buffers. */
 enum { RUN = 8, RUN_BUFFERS = 3, RUN_BYTES = 2 * RUN * (int)sizeof(k3_bf16), WEIGHING_WARPS = 3 };
 
-/* Counts in the scratch that blocks share; zero before the kernel. */
-enum { NEXT_TILE, NEXT_CLAIM, CLAIMS_DONE, SHARED_COUNTS };
+/* A warp that weighs claims so many runs a lane. */
+enum { CLAIM_RUNS = 16 };
+
+/* Counts in the scratch that blocks share; zero before the kernel.  Claims that are done follow, for
+ * each expert in the order of `order`. */
+enum { NEXT_TILE, NEXT_CLAIM, CLAIMS_DONE };
 
 struct grad_job {
 	CUtensorMap x[2], y[2], out[2];
 	struct expert_task task;
-	int *counts;  /* SHARED_COUNTS */
+	int *counts;
 	int blocked;  /* whole boxes of columns: a stage's boxes come by one copy */
 	int tiles[2]; /* of a part: of dW13 and of dW2 */
 };
@@ -60,6 +65,7 @@ struct grad_tile {
 	int row, col;
 	int from, depth; /* first row of the sum, how many */
 	int part, parts;
+	int place; /* of the expert in `order` */
 };
 
 /* Shared memory, from a multiple of 1024 on: stages, pieces of each warpgroup, runs of each warp that
@@ -73,18 +79,21 @@ enum {
 	GRAD_TILE_EMPTY_AT = GRAD_TILE_FULL_AT + 8 * TILES_AHEAD,
 	GRAD_TILES_AT = GRAD_TILE_EMPTY_AT + 8 * TILES_AHEAD,
 	GRAD_LAST_AT = GRAD_TILES_AT + TILES_AHEAD * (int)sizeof(struct grad_tile),
-	GRAD_WORDS_AT = GRAD_LAST_AT + GROUPS * (int)sizeof(int)
+	GRAD_EARLY_AT = GRAD_LAST_AT + GROUPS * (int)sizeof(int),
+	GRAD_WORDS_AT = GRAD_EARLY_AT + (int)sizeof(int)
 };
 
 static size_t
 grad_shared_bytes(int experts)
 {
-	return 1024 + GRAD_WORDS_AT + sizeof(int) * 3 * ((size_t)experts + 1);
+	return 1024 + GRAD_WORDS_AT + sizeof(int) * 4 * ((size_t)experts + 1);
 }
 
-/* Of each expert: its first part, as `order` has them, and its first row. */
+/* Experts by length, those of long parts first: `order`, and of each place in it the first part and the
+ * first claim of hidden rows; first rows of experts by their number. */
 struct grad_experts {
-	int *first, *offs, *order;
+	int *early; /* parts of the experts whose tiles come first */
+	int *first, *claims, *offs, *order;
 };
 
 static __device__ __forceinline__ unsigned char *
@@ -100,8 +109,10 @@ grad_experts_of(unsigned char *base, int experts)
 {
 	struct grad_experts x;
 
+	x.early = (int *)(base + GRAD_EARLY_AT);
 	x.first = (int *)(base + GRAD_WORDS_AT);
-	x.offs = x.first + experts + 1;
+	x.claims = x.first + experts + 1;
+	x.offs = x.claims + experts + 1;
 	x.order = x.offs + experts + 1;
 	return x;
 }
@@ -131,54 +142,106 @@ order_parts(const struct grad_experts *x, const struct expert_task *task)
 	__syncthreads();
 }
 
-/* By warp 0: first[i] is the number of parts of the i experts that come first. */
+/* Sum over the lanes up to this one. */
+static __device__ __forceinline__ int
+sum_upto(int n)
+{
+#pragma unroll
+	for (int step = 1; step < 32; step <<= 1) {
+		int below = __shfl_up_sync(0xffffffffu, n, step);
+		n += (int)(threadIdx.x & 31) >= step ? below : 0;
+	}
+	return n;
+}
+
+static __device__ __forceinline__ int
+claims_of(int rows, int f)
+{
+	const unsigned each = 32 * CLAIM_RUNS;
+
+	return (int)(((unsigned)rows * (unsigned)(f / RUN) + each - 1) / each);
+}
+
+/* By warp 0: parts, claims and early parts. */
 static __device__ __forceinline__ void
 list_parts(const struct grad_experts *x, const struct expert_task *task)
 {
-	int lane = threadIdx.x, carry = 0;
+	int lane = threadIdx.x, parts = 0, claims = 0, before = 0, early = 0;
+	int all = x->offs[task->experts] - x->offs[0];
 
 	for (int from = 0; from < task->experts; from += 32) {
-		int i = from + lane, n = 0, upto;
+		int i = from + lane, rows = 0, n = 0, c = 0;
 		if (i < task->experts) {
-			int e = x->order[i];
-			n = parts_of(x->offs[e + 1] - x->offs[e], task->part_rows);
+			rows = x->offs[x->order[i] + 1] - x->offs[x->order[i]];
+			n = parts_of(rows, task->part_rows);
+			c = claims_of(rows, task->f);
 		}
-		upto = n;
-#pragma unroll
-		for (int step = 1; step < 32; step <<= 1) {
-			int below = __shfl_up_sync(0xffffffffu, upto, step);
-			upto += lane >= step ? below : 0;
+		int n_upto = sum_upto(n), c_upto = sum_upto(c), rows_upto = sum_upto(rows);
+		if (i < task->experts) {
+			x->first[i] = parts + n_upto - n;
+			x->claims[i] = claims + c_upto - c;
+			if (before + rows_upto - rows < all / 5 * 3)
+				early = parts + n_upto;
 		}
-		if (i < task->experts)
-			x->first[i] = carry + upto - n;
-		carry += __shfl_sync(0xffffffffu, upto, 31);
+		parts += __shfl_sync(0xffffffffu, n_upto, 31);
+		claims += __shfl_sync(0xffffffffu, c_upto, 31);
+		before += __shfl_sync(0xffffffffu, rows_upto, 31);
 	}
-	if (lane == 0)
-		x->first[task->experts] = carry;
+	early = __reduce_max_sync(0xffffffffu, early);
+	if (lane == 0) {
+		*x->early = early;
+		x->first[task->experts] = parts;
+		x->claims[task->experts] = claims;
+	}
+}
+
+/* The last of n places whose first number is not behind: those before it that have none share it. */
+static __device__ __forceinline__ int
+place_of(const int *first, int n, int number)
+{
+	int low = 0, high = n - 1;
+
+	while (low < high) {
+		int middle = (low + high + 1) / 2;
+		if (first[middle] <= number)
+			low = middle;
+		else
+			high = middle - 1;
+	}
+	return low;
+}
+
+/* Side of a tile and, in *unit, its part: early ones of dW13, of dW2, then the others. */
+static __device__ __forceinline__ int
+side_of(int *unit, int *left, const struct grad_job *job, const struct grad_experts *x, int index)
+{
+	int early = *x->early, late = x->first[job->task.experts] - early, first = 0, side = 0;
+
+	if (index >= early * (job->tiles[0] + job->tiles[1])) {
+		index -= early * (job->tiles[0] + job->tiles[1]);
+		first = early;
+		early = late;
+	}
+	if (index >= early * job->tiles[0]) {
+		index -= early * job->tiles[0];
+		side = 1;
+	}
+	*unit = first + index / job->tiles[side];
+	*left = index % job->tiles[side];
+	return side;
 }
 
 static __device__ __forceinline__ struct grad_tile
 grad_tile_at(const struct grad_job *job, const struct grad_experts *x, int index)
 {
-	int units = x->first[job->task.experts], low = 0, high = job->task.experts - 1;
 	int unit, left, per_row, rows, slabs, first, last;
 	struct grad_tile t;
 
-	t.side = index >= units * job->tiles[0];
-	index -= t.side ? units * job->tiles[0] : 0;
-	unit = index / job->tiles[t.side];
-	left = index - unit * job->tiles[t.side];
-	/* the last expert whose first part is not behind */
-	while (low < high) {
-		int middle = (low + high + 1) / 2;
-		if (x->first[middle] <= unit)
-			low = middle;
-		else
-			high = middle - 1;
-	}
-	t.expert = x->order[low];
-	t.part = unit - x->first[low];
-	t.parts = x->first[low + 1] - x->first[low];
+	t.side = side_of(&unit, &left, job, x, index);
+	t.place = place_of(x->first, job->task.experts, unit);
+	t.expert = x->order[t.place];
+	t.part = unit - x->first[t.place];
+	t.parts = x->first[t.place + 1] - x->first[t.place];
 	per_row = ((t.side ? 1 : 2) * job->task.f + GRAD_COLS - 1) / GRAD_COLS;
 	t.row = left / per_row * GRAD_ROWS;
 	t.col = left % per_row * GRAD_COLS;
