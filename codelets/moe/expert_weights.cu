@@ -180,6 +180,9 @@ leave_tile(unsigned char *base, unsigned number)
 static __device__ __forceinline__ void
 sum_tiles(const struct grad_job *job, unsigned char *base, int group)
 {
+	const uint32_t at = shared_address(base);
+	struct sender s = {at + GRAD_PIECES_AT + group * PIECE_BUFFERS * PIECE_BYTES,
+			   at + GRAD_OLD_AT + group * PIECE_BUFFERS * 8, 0, group};
 	struct place p = {0, 0};
 	unsigned n = 0;
 
@@ -187,8 +190,16 @@ sum_tiles(const struct grad_job *job, unsigned char *base, int group)
 		const struct grad_tile *t = tile_of(base, n);
 		if (depth > 0 || !job->task.accumulate[t->side]) {
 			float d[2][GRAD_COLS / 2];
-			multiply_slabs(d, depth, shared_address(base), &p, group);
-			finish_grad(d, job, t, base, group);
+#ifndef ADD_REDUCE
+			if (job->task.accumulate[t->side] && (threadIdx.x & 127) == 0) {
+				if (t->side)
+					expect_sums<1>(&s, job, t);
+				else
+					expect_sums<0>(&s, job, t);
+			}
+#endif
+			multiply_slabs(d, depth, at, &p, group);
+			finish_grad(d, &s, job, t, base);
 		}
 		leave_tile(base, n);
 	}
@@ -213,6 +224,8 @@ prepare_grad(const struct grad_job *job, unsigned char *base)
 			barrier_init(at + GRAD_TILE_FULL_AT + 8 * i, 1);
 			barrier_init(at + GRAD_TILE_EMPTY_AT + 8 * i, 4 * GROUPS);
 		}
+		for (int i = 0; i < GROUPS * PIECE_BUFFERS; i++)
+			barrier_init(at + GRAD_OLD_AT + 8 * i, 1);
 		barrier_publish();
 	}
 	__syncthreads();

@@ -26,6 +26,24 @@ piece_store(const CUtensorMap *map, uint32_t from, int col, int row, int matrix,
 			     : "memory");
 }
 
+/** From global memory, zero where there is nothing. */
+static __device__ __forceinline__ void
+piece_load(uint32_t to, const CUtensorMap *map, uint32_t barrier, int col, int row, int matrix)
+{
+	asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
+		     "[%0], [%1, {%3, %4, %5}], [%2];" ::"r"(to),
+		     "l"(map), "r"(barrier), "r"(col), "r"(row), "r"(matrix)
+		     : "memory");
+}
+
+static __device__ __forceinline__ void
+piece_expect(const CUtensorMap *map, int col, int row, int matrix)
+{
+	asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global [%0, {%1, %2, %3}];" ::"l"(map),
+		     "r"(col), "r"(row), "r"(matrix)
+		     : "memory");
+}
+
 /** The pieces that were sent before the last N have left their buffers. */
 template <int N>
 static __device__ __forceinline__ void
@@ -34,85 +52,161 @@ pieces_left(void)
 	asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(N) : "memory");
 }
 
+/* *to = x, or += if `adds` */
 static __device__ __forceinline__ void
-shared_store(uint32_t to, float x)
+shared_put(uint32_t to, float x, bool adds)
 {
-	asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(x) : "memory");
-}
+	float old = 0;
 
-static __device__ __forceinline__ void
-shared_store(uint32_t to, float x, float y)
-{
-	asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(x), "f"(y) : "memory");
+	if (adds)
+		asm volatile("ld.shared.f32 %0, [%1];" : "=f"(old) : "r"(to) : "memory");
+	x += adds ? old : 0;
+	asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(x) : "memory");
 }
 
 /* d[from] on: 64 latent rows and 32 columns as boxes with the 128-byte swizzle: of dW13 two of 32 latent
  * columns, of dW2 one of 32 hidden ones. */
-template <int SIDE, int N>
+template <int SIDE, int ADDS, int N>
 static __device__ __forceinline__ void
 stage_piece(uint32_t piece, const float (&d)[N], int from)
 {
 	const uint32_t warp = threadIdx.x >> 5 & 3, l = threadIdx.x >> 2 & 7, q = threadIdx.x & 3;
+	uint32_t to[16];
+	float old[16];
 
 #pragma unroll
-	for (int i = 0; i < 16; i += 2) {
-		const int half = i / 2 % 2, eight = i / 4;
-		float x = d[from + i], y = d[from + i + 1];
-		if (SIDE) {
-			uint32_t row = 16 * warp + 8 * half + l;
-			shared_store(piece + row * 128 + (((2 * eight + (q >> 1)) ^ l) << 4) +
-					     (q & 1) * 8,
-				     x, y);
-		} else {
-			uint32_t to = piece + (warp >> 1) * (PIECE_BYTES / 2) + eight * 1024 +
-				      (l & 3) * 4;
-			uint32_t at = 4 * (warp & 1) + 2 * half + (l >> 2);
-			shared_store(to + 2 * q * 128 + ((at ^ (2 * q)) << 4), x);
-			shared_store(to + (2 * q + 1) * 128 + ((at ^ (2 * q + 1)) << 4), y);
-		}
+	for (int i = 0; i < 16; i++) {
+		const int half = i / 2 % 2, eight = i / 4, odd = i % 2;
+		if (SIDE)
+			to[i] = piece + (16 * warp + 8 * half + l) * 128 +
+				(((2 * eight + (q >> 1)) ^ l) << 4) + (q & 1) * 8 + odd * 4;
+		else
+			to[i] = piece + (warp >> 1) * (PIECE_BYTES / 2) + eight * 1024 + (l & 3) * 4 +
+				(2 * q + odd) * 128 +
+				(((4 * (warp & 1) + 2 * half + (l >> 2)) ^ (2 * q + odd)) << 4);
+		old[i] = 0;
+		if (ADDS)
+			asm volatile("ld.shared.f32 %0, [%1];" : "=f"(old[i]) : "r"(to[i]) : "memory");
+	}
+#pragma unroll
+	for (int i = 0; i < 16; i++) {
+		float x = ADDS ? d[from + i] + old[i] : d[from + i];
+		asm volatile("st.shared.f32 [%0], %1;" ::"r"(to[i]), "f"(x) : "memory");
 	}
 }
 
-template <int SIDE, int N>
-static __device__ __forceinline__ void
-send_piece(uint32_t piece, const float (&d)[N], int from, const struct grad_job *job,
-	   const struct grad_tile *t, int row, int group)
-{
-	const bool adds = job->task.accumulate[SIDE];
-	const CUtensorMap *out = &job->out[SIDE];
-	int col = t->col + 2 * from;
+/* Way of a warpgroup's sums to memory. */
+struct sender {
+	uint32_t pieces, olds; /* buffers; barriers of what was there, one for each */
+	uint32_t tiles;	       /* that were added */
+	int group;
+};
 
-	if ((threadIdx.x & 127) == 0)
-		pieces_left<PIECE_BUFFERS - 1>();
-	group_sync(group);
-	stage_piece<SIDE>(piece, d, from);
-	shared_publish();
-	group_sync(group);
-	if ((threadIdx.x & 127) > 0)
-		return;
-	if (row < job->task.r && col < (SIDE ? 1 : 2) * job->task.f) {
+enum { PIECES = GROUP_FLOATS / (BOX * PIECE_COLS), PIECES_AHEAD = PIECE_BUFFERS - 2 };
+
+/* First latent and hidden index of a piece. */
+static __device__ __forceinline__ void
+piece_origin(int *latent, int *hidden, const struct grad_tile *t, int group, int i)
+{
+	const int across = GRAD_COLS / PIECE_COLS;
+
+	*latent = t->row + group * GROUP_ROWS + i / across * BOX;
+	*hidden = t->col + i % across * PIECE_COLS;
+}
+
+/* By one thread: what is there comes to the piece's buffer, whose last piece has left. */
+template <int SIDE>
+static __device__ __forceinline__ void
+ask_piece(const struct sender *s, const struct grad_job *job, const struct grad_tile *t, int i)
+{
+	const CUtensorMap *out = &job->out[SIDE];
+	uint32_t to = s->pieces + i % PIECE_BUFFERS * PIECE_BYTES,
+		 bar = s->olds + i % PIECE_BUFFERS * 8;
+	int latent, hidden;
+
+	piece_origin(&latent, &hidden, t, s->group, i);
+	barrier_expect(bar, PIECE_BYTES);
+	if (SIDE)
+		piece_load(to, out, bar, hidden, latent, t->expert);
+	for (int b = 0; b < 2 && !SIDE; b++)
+		piece_load(to + b * (PIECE_BYTES / 2), out, bar, latent + 32 * b, hidden, t->expert);
+}
+
+template <int SIDE>
+static __device__ __forceinline__ void
+send_piece(const struct sender *s, const struct grad_job *job, const struct grad_tile *t, int i)
+{
+	const CUtensorMap *out = &job->out[SIDE];
+	uint32_t from = s->pieces + i % PIECE_BUFFERS * PIECE_BYTES;
+	int latent, hidden;
+#ifdef ADD_REDUCE
+	bool adds = job->task.accumulate[SIDE];
+#else
+	bool adds = false;
+#endif
+
+	piece_origin(&latent, &hidden, t, s->group, i);
+	if (latent < job->task.r && hidden < (SIDE ? 1 : 2) * job->task.f) {
 		if (SIDE)
-			piece_store(out, piece, col, row, t->expert, adds);
-		for (int i = 0; i < 2 && !SIDE; i++)
-			piece_store(out, piece + i * (PIECE_BYTES / 2), row + 32 * i, col,
+			piece_store(out, from, hidden, latent, t->expert, adds);
+		for (int b = 0; b < 2 && !SIDE; b++)
+			piece_store(out, from + b * (PIECE_BYTES / 2), latent + 32 * b, hidden,
 				    t->expert, adds);
 	}
 	asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
-template <int SIDE, int N>
+/* Before a tile is multiplied, by one thread: what it adds to comes nearer. */
+template <int SIDE>
 static __device__ __forceinline__ void
-send_sums(const float (&d)[2][N], const struct grad_job *job, const struct grad_tile *t,
-	  uint32_t pieces, int group)
+expect_sums(const struct sender *s, const struct grad_job *job, const struct grad_tile *t)
 {
-	static_assert(2 * (N / 16) % PIECE_BUFFERS == 0, "a tile begins with the first buffer");
+	const CUtensorMap *out = &job->out[SIDE];
+	int latent, hidden;
+
+	for (int i = 0; i < PIECES; i++) {
+		piece_origin(&latent, &hidden, t, s->group, i);
+		if (latent >= job->task.r || hidden >= (SIDE ? 1 : 2) * job->task.f)
+			continue;
+		if (SIDE)
+			piece_expect(out, hidden, latent, t->expert);
+		for (int b = 0; b < 2 && !SIDE; b++)
+			piece_expect(out, latent + 32 * b, hidden, t->expert);
+	}
+}
+
+template <int SIDE, int ADDS, int N>
+static __device__ __forceinline__ void
+send_sums(const float (&d)[2][N], struct sender *s, const struct grad_job *job,
+	  const struct grad_tile *t)
+{
+	const bool leads = (threadIdx.x & 127) == 0;
+
+	static_assert(PIECES % PIECE_BUFFERS == 0, "a tile begins with the first buffer");
+	if (ADDS && leads) {
+		pieces_left<0>();
+		for (int i = 0; i < PIECES_AHEAD; i++)
+			ask_piece<SIDE>(s, job, t, i);
+	}
 #pragma unroll
-	for (int m = 0; m < 2; m++)
-#pragma unroll
-		for (int i = 0; i < N / 16; i++)
-			send_piece<SIDE>(pieces + (m * (N / 16) + i) % PIECE_BUFFERS * PIECE_BYTES,
-					 d[m], 16 * i, job, t, t->row + group * GROUP_ROWS + m * BOX,
-					 group);
+	for (int i = 0; i < PIECES; i++) {
+		if (leads)
+			pieces_left<ADDS ? 1 : PIECE_BUFFERS - 1>();
+		if (ADDS && leads && i + PIECES_AHEAD < PIECES)
+			ask_piece<SIDE>(s, job, t, i + PIECES_AHEAD);
+		if (ADDS)
+			phase_wait(s->olds + i % PIECE_BUFFERS * 8,
+				   (PIECES / PIECE_BUFFERS * s->tiles + i / PIECE_BUFFERS) & 1);
+		else
+			group_sync(s->group);
+		stage_piece<SIDE, ADDS>(s->pieces + i % PIECE_BUFFERS * PIECE_BYTES,
+					d[i / (PIECES / 2)], i % (PIECES / 2) * 16);
+		shared_publish();
+		group_sync(s->group);
+		if (leads)
+			send_piece<SIDE>(s, job, t, i);
+	}
+	s->tiles += ADDS;
 }
 
 /* Number of a warpgroup's tile among those of all parts.  An expert of more than one part has more rows
@@ -166,20 +260,30 @@ join_parts(float (&d)[2][N], const struct grad_job *job, const struct grad_tile 
 	return true;
 }
 
+template <int SIDE, int N>
+static __device__ __forceinline__ void
+finish_side(float (&d)[2][N], struct sender *s, const struct grad_job *job,
+	    const struct grad_tile *t)
+{
+#ifndef ADD_REDUCE
+	if (job->task.accumulate[SIDE])
+		send_sums<SIDE, 1>(d, s, job, t);
+	else
+#endif
+		send_sums<SIDE, 0>(d, s, job, t);
+}
+
 template <int N>
 static __device__ __forceinline__ void
-finish_grad(float (&d)[2][N], const struct grad_job *job, const struct grad_tile *t,
-	    unsigned char *base, int group)
+finish_grad(float (&d)[2][N], struct sender *s, const struct grad_job *job,
+	    const struct grad_tile *t, unsigned char *base)
 {
-	uint32_t pieces =
-		shared_address(base) + GRAD_PIECES_AT + group * PIECE_BUFFERS * PIECE_BYTES;
-
-	if (t->parts > 1 && !join_parts(d, job, t, base, group))
+	if (t->parts > 1 && !join_parts(d, job, t, base, s->group))
 		return;
 	if (t->side)
-		send_sums<1>(d, job, t, pieces, group);
+		finish_side<1>(d, s, job, t);
 	else
-		send_sums<0>(d, job, t, pieces, group);
+		finish_side<0>(d, s, job, t);
 }
 
 #endif
