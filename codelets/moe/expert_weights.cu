@@ -193,9 +193,9 @@ sum_tiles(const struct grad_job *job, unsigned char *base, int group)
 #ifndef ADD_REDUCE
 			if (job->task.accumulate[t->side] && (threadIdx.x & 127) == 0) {
 				if (t->side)
-					expect_sums<1>(&s, job, t);
+					expect_side<1>(&s, job, t);
 				else
-					expect_sums<0>(&s, job, t);
+					expect_side<0>(&s, job, t);
 			}
 #endif
 			multiply_slabs(d, depth, at, &p, group);
@@ -242,7 +242,7 @@ __launch_bounds__(BLOCK_THREADS, 1) sum_weights(const __grid_constant__ struct g
 
 	prepare_grad(&job, base);
 	if (threadIdx.x < 128) {
-		registers_less<40>();
+		registers_less<56>();
 		if (threadIdx.x >= 32) {
 			const struct grad_experts x = grad_experts_of(base, job.task.experts);
 			weigh_rows(&job, &x, shared_address(base) + GRAD_RUNS_AT);
@@ -250,7 +250,7 @@ __launch_bounds__(BLOCK_THREADS, 1) sum_weights(const __grid_constant__ struct g
 			bring_tiles(&job, base);
 		}
 	} else {
-		registers_more<232>();
+		registers_more<224>();
 		sum_tiles(&job, base, (int)(threadIdx.x >> 7) - 1);
 	}
 }
@@ -268,7 +268,7 @@ struct expert_parts
 k3i_expert_weights_parts(size_t tk, size_t r, size_t f, size_t experts)
 {
 	const size_t most_bytes = (size_t)128 << 20;
-	struct expert_parts p = {2048, 0, 0, 0};
+	struct expert_parts p = {GRAD_PART_ROWS, 0, 0, 0};
 	int tiles[2];
 	size_t each;
 

@@ -64,34 +64,45 @@ shared_put(uint32_t to, float x, bool adds)
 	asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(x) : "memory");
 }
 
-/* d[from] on: 64 latent rows and 32 columns as boxes with the 128-byte swizzle: of dW13 two of 32 latent
+/* Where sum `i` of a thread's 16 in a piece is: boxes with the 128-byte swizzle, of dW13 two of 32 latent
  * columns, of dW2 one of 32 hidden ones. */
-template <int SIDE, int ADDS, int N>
-static __device__ __forceinline__ void
-stage_piece(uint32_t piece, const float (&d)[N], int from)
+template <int SIDE>
+static __device__ __forceinline__ uint32_t
+sum_in_piece(int i)
 {
 	const uint32_t warp = threadIdx.x >> 5 & 3, l = threadIdx.x >> 2 & 7, q = threadIdx.x & 3;
-	uint32_t to[16];
-	float old[16];
+	const uint32_t half = i / 2 % 2, eight = i / 4, odd = i % 2;
+
+	if (SIDE)
+		return (16 * warp + 8 * half + l) * 128 + (((2 * eight + (q >> 1)) ^ l) << 4) +
+		       (q & 1) * 8 + odd * 4;
+	return (warp >> 1) * (PIECE_BYTES / 2) + eight * 1024 + (2 * q + odd) * 128 +
+	       (((4 * (warp & 1) + 2 * half + (l >> 2)) ^ (2 * q + odd)) << 4) + (l & 3) * 4;
+}
+
+/* x[from] on, 16 of them, to the piece: stored, or added to what is there. */
+template <int SIDE, int N>
+static __device__ __forceinline__ void
+stage_piece(uint32_t piece, const float (&x)[N], int from, bool adds)
+{
+	const int few = 4; /* registers are scarce */
 
 #pragma unroll
-	for (int i = 0; i < 16; i++) {
-		const int half = i / 2 % 2, eight = i / 4, odd = i % 2;
-		if (SIDE)
-			to[i] = piece + (16 * warp + 8 * half + l) * 128 +
-				(((2 * eight + (q >> 1)) ^ l) << 4) + (q & 1) * 8 + odd * 4;
-		else
-			to[i] = piece + (warp >> 1) * (PIECE_BYTES / 2) + eight * 1024 + (l & 3) * 4 +
-				(2 * q + odd) * 128 +
-				(((4 * (warp & 1) + 2 * half + (l >> 2)) ^ (2 * q + odd)) << 4);
-		old[i] = 0;
-		if (ADDS)
-			asm volatile("ld.shared.f32 %0, [%1];" : "=f"(old[i]) : "r"(to[i]) : "memory");
-	}
+	for (int n = 0; n < 16; n += few) {
+		float old[few] = {};
+		if (adds)
 #pragma unroll
-	for (int i = 0; i < 16; i++) {
-		float x = ADDS ? d[from + i] + old[i] : d[from + i];
-		asm volatile("st.shared.f32 [%0], %1;" ::"r"(to[i]), "f"(x) : "memory");
+			for (int i = 0; i < few; i++)
+				asm volatile("ld.shared.f32 %0, [%1];"
+					     : "=f"(old[i])
+					     : "r"(piece + sum_in_piece<SIDE>(n + i))
+					     : "memory");
+#pragma unroll
+		for (int i = 0; i < few; i++)
+			asm volatile("st.shared.f32 [%0], %1;" ::"r"(
+					     piece + sum_in_piece<SIDE>(n + i)),
+				     "f"(adds ? x[from + n + i] + old[i] : x[from + n + i])
+				     : "memory");
 	}
 }
 
@@ -102,7 +113,7 @@ struct sender {
 	int group;
 };
 
-enum { PIECES = GROUP_FLOATS / (BOX * PIECE_COLS), PIECES_AHEAD = PIECE_BUFFERS - 2 };
+enum { PIECES = GROUP_FLOATS / (BOX * PIECE_COLS) };
 
 /* First latent and hidden index of a piece. */
 static __device__ __forceinline__ void
@@ -156,7 +167,7 @@ send_piece(const struct sender *s, const struct grad_job *job, const struct grad
 	asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
-/* Before a tile is multiplied, by one thread: what it adds to comes nearer. */
+/* By one thread: what a tile is added to comes to the cache. */
 template <int SIDE>
 static __device__ __forceinline__ void
 expect_sums(const struct sender *s, const struct grad_job *job, const struct grad_tile *t)
@@ -175,38 +186,47 @@ expect_sums(const struct sender *s, const struct grad_job *job, const struct gra
 	}
 }
 
-template <int SIDE, int ADDS, int N>
+/* By one thread, when no piece is on its way: what the first pieces are added to fills the buffers. */
+template <int SIDE>
 static __device__ __forceinline__ void
-send_sums(const float (&d)[2][N], struct sender *s, const struct grad_job *job,
-	  const struct grad_tile *t)
+ask_first(const struct sender *s, const struct grad_job *job, const struct grad_tile *t)
 {
-	const bool leads = (threadIdx.x & 127) == 0;
+	pieces_left<0>();
+	for (int i = 0; i < PIECE_BUFFERS; i++)
+		ask_piece<SIDE>(s, job, t, i);
+}
 
-	static_assert(PIECES % PIECE_BUFFERS == 0, "a tile begins with the first buffer");
-	if (ADDS && leads) {
-		pieces_left<0>();
-		for (int i = 0; i < PIECES_AHEAD; i++)
-			ask_piece<SIDE>(s, job, t, i);
-	}
-#pragma unroll
-	for (int i = 0; i < PIECES; i++) {
-		if (leads)
-			pieces_left<ADDS ? 1 : PIECE_BUFFERS - 1>();
-		if (ADDS && leads && i + PIECES_AHEAD < PIECES)
-			ask_piece<SIDE>(s, job, t, i + PIECES_AHEAD);
-		if (ADDS)
-			phase_wait(s->olds + i % PIECE_BUFFERS * 8,
-				   (PIECES / PIECE_BUFFERS * s->tiles + i / PIECE_BUFFERS) & 1);
+/* Piece `i`, whose sums are x[from] on. */
+template <int SIDE, int N>
+static __device__ __forceinline__ void
+pass_piece(const float (&x)[N], int from, const struct sender *s, const struct grad_job *job,
+	   const struct grad_tile *t, int i)
+{
+	const int buffer = i % PIECE_BUFFERS, next = i + PIECE_BUFFERS - 2;
+#ifdef ADD_REDUCE
+	const bool adds = false;
+#else
+	const bool adds = job->task.accumulate[SIDE];
+#endif
+
+	if ((threadIdx.x & 127) == 0) {
+		if (adds)
+			pieces_left<1>();
 		else
-			group_sync(s->group);
-		stage_piece<SIDE, ADDS>(s->pieces + i % PIECE_BUFFERS * PIECE_BYTES,
-					d[i / (PIECES / 2)], i % (PIECES / 2) * 16);
-		shared_publish();
-		group_sync(s->group);
-		if (leads)
-			send_piece<SIDE>(s, job, t, i);
+			pieces_left<PIECE_BUFFERS - 1>();
+		if (adds && i >= 2 && next < PIECES)
+			ask_piece<SIDE>(s, job, t, next);
 	}
-	s->tiles += ADDS;
+	if (adds)
+		phase_wait(s->olds + buffer * 8,
+			   (PIECES / PIECE_BUFFERS * s->tiles + i / PIECE_BUFFERS) & 1);
+	else
+		group_sync(s->group);
+	stage_piece<SIDE>(s->pieces + buffer * PIECE_BYTES, x, from, adds);
+	shared_publish();
+	group_sync(s->group);
+	if ((threadIdx.x & 127) == 0)
+		send_piece<SIDE>(s, job, t, i);
 }
 
 /* Number of a warpgroup's tile among those of all parts.  An expert of more than one part has more rows
@@ -221,24 +241,28 @@ sums_number(const struct grad_job *job, const struct grad_tile *t, int row0, int
 	return (before * (job->tiles[0] + job->tiles[1]) + tile) * GROUPS + group;
 }
 
-/* These sums go to the scratch.  True in the group that comes last: there they are those of all parts. */
+/* Where this thread's share of a part's sums is in the scratch, in runs of four. */
+static __device__ __forceinline__ float4 *
+part_sums(const struct grad_job *job, size_t number, int part)
+{
+	size_t step = (size_t)(job->tiles[0] + job->tiles[1]) * GROUPS;
+
+	return (float4 *)job->task.part + (number + part * step) * (GROUP_FLOATS / 4) +
+	       (threadIdx.x & 127);
+}
+
+/* These sums go to the scratch.  True in the group that comes last. */
 template <int N>
 static __device__ __forceinline__ bool
-join_parts(float (&d)[2][N], const struct grad_job *job, const struct grad_tile *t,
-	   unsigned char *base, int group)
+leave_part(const float (&d)[2][N], const struct grad_job *job, const struct grad_tile *t,
+	   size_t number, int *last, int group)
 {
-	const int runs = N / 2;
-	int *last = (int *)(base + GRAD_LAST_AT) + group;
-	const int *offs = grad_experts_of(base, job->task.experts).offs;
-	size_t number = sums_number(job, t, offs[t->expert] - offs[0], group),
-	       step = (size_t)(job->tiles[0] + job->tiles[1]) * GROUPS * runs * 128;
-	float4 *at = (float4 *)job->task.part + number * runs * 128 + (threadIdx.x & 127);
-	float *x = &d[0][0];
+	float4 *to = part_sums(job, number, t->part);
+	const float *x = &d[0][0];
 
 #pragma unroll
-	for (int i = 0; i < runs; i++)
-		at[t->part * step + i * 128] =
-			make_float4(x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]);
+	for (int i = 0; i < N / 2; i++)
+		to[i * 128] = make_float4(x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]);
 	__threadfence();
 	group_sync(group);
 	if ((threadIdx.x & 127) == 0)
@@ -247,43 +271,92 @@ join_parts(float (&d)[2][N], const struct grad_job *job, const struct grad_tile 
 	if (!*last)
 		return false;
 	__threadfence();
-#pragma unroll
-	for (int i = 0; i < 2 * N; i++)
-		x[i] = 0;
-	for (int p = 0; p < t->parts; p++)
-#pragma unroll
-		for (int i = 0; i < runs; i++) {
-			float4 more = __ldcg(&at[p * step + i * 128]);
-			x[4 * i] += more.x, x[4 * i + 1] += more.y;
-			x[4 * i + 2] += more.z, x[4 * i + 3] += more.w;
-		}
 	return true;
+}
+
+/* x[16] = sums of a piece over all parts, in their order. */
+static __device__ __forceinline__ void
+join_piece(float (&x)[16], const float4 *from, size_t step, int parts)
+{
+	float4 next[4];
+
+#pragma unroll
+	for (int q = 0; q < 16; q++)
+		x[q] = 0;
+#pragma unroll
+	for (int q = 0; q < 4; q++)
+		next[q] = __ldcg(from + q * 128);
+#pragma unroll 1
+	for (int p = 1; p <= parts; p++) {
+		from += step;
+#pragma unroll
+		for (int q = 0; q < 4; q++) {
+			float4 now = next[q];
+			if (p < parts)
+				next[q] = __ldcg(from + q * 128);
+			x[4 * q] += now.x, x[4 * q + 1] += now.y;
+			x[4 * q + 2] += now.z, x[4 * q + 3] += now.w;
+		}
+	}
+}
+
+template <int SIDE>
+static __device__ __forceinline__ void
+finish_parts(const struct sender *s, const struct grad_job *job, const struct grad_tile *t,
+	     size_t number)
+{
+	const float4 *from = part_sums(job, number, 0);
+	size_t step = part_sums(job, number, 1) - from;
+
+	if (job->task.accumulate[SIDE] && (threadIdx.x & 127) == 0)
+		ask_first<SIDE>(s, job, t);
+#pragma unroll 1
+	for (int i = 0; i < PIECES; i++) {
+		float x[16];
+		join_piece(x, from + i * 4 * 128, step, t->parts);
+		pass_piece<SIDE>(x, 0, s, job, t, i);
+	}
 }
 
 template <int SIDE, int N>
 static __device__ __forceinline__ void
-finish_side(float (&d)[2][N], struct sender *s, const struct grad_job *job,
-	    const struct grad_tile *t)
+finish_side(const float (&d)[2][N], struct sender *s, const struct grad_job *job,
+	    const struct grad_tile *t, unsigned char *base)
 {
-#ifndef ADD_REDUCE
-	if (job->task.accumulate[SIDE])
-		send_sums<SIDE, 1>(d, s, job, t);
-	else
-#endif
-		send_sums<SIDE, 0>(d, s, job, t);
+	if (t->parts == 1) {
+#pragma unroll
+		for (int i = 0; i < PIECES; i++)
+			pass_piece<SIDE>(d[i / (N / 16)], i % (N / 16) * 16, s, job, t, i);
+	} else {
+		const int *offs = grad_experts_of(base, job->task.experts).offs;
+		size_t number = sums_number(job, t, offs[t->expert] - offs[0], s->group);
+		if (!leave_part(d, job, t, number, (int *)(base + GRAD_LAST_AT) + s->group,
+				s->group))
+			return;
+		finish_parts<SIDE>(s, job, t, number);
+	}
+	s->tiles += job->task.accumulate[SIDE] != 0;
 }
 
 template <int N>
 static __device__ __forceinline__ void
-finish_grad(float (&d)[2][N], struct sender *s, const struct grad_job *job,
+finish_grad(const float (&d)[2][N], struct sender *s, const struct grad_job *job,
 	    const struct grad_tile *t, unsigned char *base)
 {
-	if (t->parts > 1 && !join_parts(d, job, t, base, s->group))
-		return;
 	if (t->side)
-		finish_side<1>(d, s, job, t);
+		finish_side<1>(d, s, job, t, base);
 	else
-		finish_side<0>(d, s, job, t);
+		finish_side<0>(d, s, job, t, base);
+}
+
+/* Before a tile is multiplied, by one thread: what it adds to comes nearer. */
+template <int SIDE>
+static __device__ __forceinline__ void
+expect_side(const struct sender *s, const struct grad_job *job, const struct grad_tile *t)
+{
+	if (t->parts == 1)
+		ask_first<SIDE>(s, job, t);
+	expect_sums<SIDE>(s, job, t);
 }
 
 #endif

@@ -12,6 +12,9 @@
 #include "expert_launch.cuh"
 
 /* A stage is a slab of SLAB rows: boxes of 64 columns, those of x first. */
+#ifndef GRAD_PART_ROWS
+#define GRAD_PART_ROWS 2048
+#endif
 #ifndef GRAD_STAGES_N
 #define GRAD_STAGES_N 6
 #endif
