@@ -87,9 +87,6 @@ most_tiles(const struct expert_job *job)
 {
 	const struct expert_task *task = &job->task;
 
-	if (PRODUCT == WEIGHTS)
-		return (task->tk / (size_t)task->part_rows + (size_t)task->experts) *
-		       (size_t)(job->tiles[0] + job->tiles[1]);
 	return (task->tk / TILE_ROWS + (size_t)task->experts) *
 	       blocks_for((size_t)job->width, tile_columns<PRODUCT>());
 }
