@@ -107,7 +107,8 @@ expert_dgrad(void *const *buf, const struct k3_expert_args *a, const struct k3_c
 	products<T>(D_HIDDEN, &hidden, D_LATENT, &latent, cuda);
 }
 
-/* h of the group's rows, each times its weight: a thread has a run of a row. */
+/* h of the group's rows, each times its weight: a thread has a run of a row.  The kernel behind may
+ * start while the last blocks run, if it waits before it reads h. */
 template <typename T, int N>
 static __global__ void
 weighted_hidden(T *h, const T *gu, struct expert_task task)
@@ -116,6 +117,7 @@ weighted_hidden(T *h, const T *gu, struct expert_task task)
 	size_t row = at / (f / N), c = (at - row * (f / N)) * N;
 	float g[N], u[N], weight;
 
+	asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 	if (row < (size_t)task.offs[0] || row >= (size_t)task.offs[task.experts])
 		return;
 	weight = task.w[task.src[row]];
@@ -141,8 +143,8 @@ weigh_hidden(T *h, const T *gu, const struct expert_task *task, const struct k3_
 		return;
 	if (task->f % n == 0)
 		weighted_hidden<T, n>
-			<<<blocks_for(all / n, HIDDEN_THREADS), HIDDEN_THREADS, 0, stream>>>(
-				h, gu, *task);
+			<<<blocks_for(all / n, HIDDEN_THREADS), HIDDEN_THREADS, 0, stream>>>(h, gu,
+											     *task);
 	else
 		weighted_hidden<T, 1>
 			<<<blocks_for(all, HIDDEN_THREADS), HIDDEN_THREADS, 0, stream>>>(h, gu,
@@ -153,8 +155,7 @@ weigh_hidden(T *h, const T *gu, const struct expert_task *task, const struct k3_
 extern "C" size_t
 k3_expert_wgrad_cuda_scratch(const struct k3_expert_args *a)
 {
-	struct expert_parts parts =
-		k3i_expert_weights_parts(a->t * a->k, a->r, a->f, a->e1 - a->e0);
+	struct expert_parts parts = k3i_expert_weights_parts(a->t * a->k, a->r, a->f);
 
 	return parts.floats * sizeof(float) + parts.counts * sizeof(int);
 }
@@ -164,14 +165,13 @@ static void
 expert_wgrad(void *const *buf, const struct k3_expert_args *a, const struct k3_cuda *cuda)
 {
 	struct expert_task task = task_of(a, buf[4]);
-	struct expert_parts parts =
-		k3i_expert_weights_parts(task.tk, a->r, a->f, a->e1 - a->e0);
+	struct expert_parts parts = k3i_expert_weights_parts(task.tk, a->r, a->f);
+	bool tensor;
 
 	task.w = (const float *)buf[5];
 	task.part = (float *)cuda->scratch;
 	task.arrived = (int *)(task.part + parts.floats);
 	task.part_rows = (int)parts.rows;
-	task.gu = buf[2];
 	task.x[0] = buf[0];
 	task.y[0] = buf[3];
 	task.x[1] = buf[1];
@@ -182,12 +182,15 @@ expert_wgrad(void *const *buf, const struct k3_expert_args *a, const struct k3_c
 	task.accumulate[1] = (int)a->w2.accumulate;
 	if (task.experts == 0)
 		return;
-	if (k3_type<T>::id == K3_CUDA_BF16 && k3i_expert_wgmma_can(&task)) {
-		k3i_expert_weights(&task, cuda);
-		return;
-	}
+	tensor = k3_type<T>::id == K3_CUDA_BF16 && k3i_expert_wgmma_can(&task);
+	if (tensor)
+		K3_CUDA_CHECK(cudaMemsetAsync(task.arrived, 0, parts.counts * sizeof(int),
+					      (cudaStream_t)cuda->stream));
 	weigh_hidden((T *)buf[6], (const T *)buf[2], &task, cuda);
-	k3i_expert_fma(k3_type<T>::id, WEIGHTS, &task, cuda);
+	if (tensor)
+		k3i_expert_weights(&task, cuda);
+	else
+		k3i_expert_fma(k3_type<T>::id, WEIGHTS, &task, cuda);
 }
 
 K3_CUDA_BOTH(expert_gu, k3_expert_args)

@@ -34,10 +34,10 @@ describe(CUtensorMap *map, const void *p, const size_t dims[4], const size_t str
 		dim[i] = dims[i];
 	for (int i = 0; i < 3; i++)
 		stride[i] = strides[i] * sizeof(k3_bf16);
-	K3_CUDA_CHECK(map_encoder()(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, (void *)p, dim, stride, box,
-			     step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-			     CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-			     CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
+	K3_CUDA_CHECK(map_encoder()(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, (void *)p, dim,
+				    stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
+				    CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+				    CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
 }
 
 /* Operand whose rows run along the contraction: boxes of box_rows rows, from `blocks` parts of a matrix. */

@@ -47,13 +47,13 @@ enum { WGMMA_PART_COLS = 128, FMA_PART_COLS = 64 };
 struct expert_parts {
 	size_t rows, floats, tiles, counts;
 };
-struct expert_parts k3i_expert_weights_parts(size_t tk, size_t r, size_t f, size_t experts);
+struct expert_parts k3i_expert_weights_parts(size_t tk, size_t r, size_t f);
 
 /** The device and all operands are for the tensor cores. */
 bool k3i_expert_wgmma_can(const struct expert_task *task);
 void k3i_expert_wgmma(enum expert_product product, const struct expert_task *task,
 		      const struct k3_cuda *cuda);
-/** WEIGHTS; y[1], the weighted hidden rows, is made from gu. */
+/** WEIGHTS on the tensor cores, right behind the kernel that makes y[1]. */
 void k3i_expert_weights(const struct expert_task *task, const struct k3_cuda *cuda);
 void k3i_expert_fma(enum k3_cuda_type type, enum expert_product product,
 		    const struct expert_task *task, const struct k3_cuda *cuda);

@@ -1,10 +1,11 @@
 /* What becomes of the sums of a tile of weight gradients: each warpgroup has those of its half.
  *
- * They leave by pieces that the copy engine takes from shared memory, while the next tile is multiplied:
- * it stores, or adds to, whole lines, and leaves out what is outside of the gradient.  Parts of an
- * expert's rows go to the scratch; the warpgroup that comes last adds all of them in their order, so
- * that who came last does not matter and an element gets one addition.  The trap: rows are latent,
- * and a piece of dW13 must be turned over; the swizzle keeps both ways off each other's banks.
+ * They leave by pieces that the copy engine takes from shared memory: it stores, or adds, whole
+ * lines, and leaves out what is outside of the gradient.  Parts of an expert's rows go to the
+ * scratch; the warpgroup that comes last adds all of them in their order, so that who came last
+ * does not matter and an element gets one addition.  The traps: rows are latent, and a piece of
+ * dW13 must be turned over, in a swizzle that keeps writes off each other's banks; additions in
+ * memory take numbers below 2^-126 for zero.
  */
 #ifndef K3_MOE_EXPERT_WEIGHTS_FINISH_CUH
 #define K3_MOE_EXPERT_WEIGHTS_FINISH_CUH
@@ -26,24 +27,6 @@ piece_store(const CUtensorMap *map, uint32_t from, int col, int row, int matrix,
 			     : "memory");
 }
 
-/** From global memory, zero where there is nothing. */
-static __device__ __forceinline__ void
-piece_load(uint32_t to, const CUtensorMap *map, uint32_t barrier, int col, int row, int matrix)
-{
-	asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
-		     "[%0], [%1, {%3, %4, %5}], [%2];" ::"r"(to),
-		     "l"(map), "r"(barrier), "r"(col), "r"(row), "r"(matrix)
-		     : "memory");
-}
-
-static __device__ __forceinline__ void
-piece_expect(const CUtensorMap *map, int col, int row, int matrix)
-{
-	asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global [%0, {%1, %2, %3}];" ::"l"(map),
-		     "r"(col), "r"(row), "r"(matrix)
-		     : "memory");
-}
-
 /** The pieces that were sent before the last N have left their buffers. */
 template <int N>
 static __device__ __forceinline__ void
@@ -52,20 +35,8 @@ pieces_left(void)
 	asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(N) : "memory");
 }
 
-/* *to = x, or += if `adds` */
-static __device__ __forceinline__ void
-shared_put(uint32_t to, float x, bool adds)
-{
-	float old = 0;
-
-	if (adds)
-		asm volatile("ld.shared.f32 %0, [%1];" : "=f"(old) : "r"(to) : "memory");
-	x += adds ? old : 0;
-	asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(x) : "memory");
-}
-
-/* Where sum `i` of a thread's 16 in a piece is: boxes with the 128-byte swizzle, of dW13 two of 32 latent
- * columns, of dW2 one of 32 hidden ones. */
+/* Where sum `i` of a thread's 16 in a piece is: boxes with the 128-byte swizzle, of dW13 two of 32
+ * latent columns, of dW2 one of 32 hidden ones. */
 template <int SIDE>
 static __device__ __forceinline__ uint32_t
 sum_in_piece(int i)
@@ -80,83 +51,26 @@ sum_in_piece(int i)
 	       (((4 * (warp & 1) + 2 * half + (l >> 2)) ^ (2 * q + odd)) << 4) + (l & 3) * 4;
 }
 
-/* x[from] on, 16 of them, to the piece: stored, or added to what is there. */
-template <int SIDE, int N>
-static __device__ __forceinline__ void
-stage_piece(uint32_t piece, const float (&x)[N], int from, bool adds)
-{
-	const int few = 4; /* registers are scarce */
-
-#pragma unroll
-	for (int n = 0; n < 16; n += few) {
-		float old[few] = {};
-		if (adds)
-#pragma unroll
-			for (int i = 0; i < few; i++)
-				asm volatile("ld.shared.f32 %0, [%1];"
-					     : "=f"(old[i])
-					     : "r"(piece + sum_in_piece<SIDE>(n + i))
-					     : "memory");
-#pragma unroll
-		for (int i = 0; i < few; i++)
-			asm volatile("st.shared.f32 [%0], %1;" ::"r"(
-					     piece + sum_in_piece<SIDE>(n + i)),
-				     "f"(adds ? x[from + n + i] + old[i] : x[from + n + i])
-				     : "memory");
-	}
-}
-
-/* Way of a warpgroup's sums to memory. */
+/* Way of a warpgroup's sums to memory: its buffers. */
 struct sender {
-	uint32_t pieces, olds; /* buffers; barriers of what was there, one for each */
-	uint32_t tiles;	       /* that were added */
+	uint32_t pieces;
 	int group;
 };
 
-enum { PIECES = GROUP_FLOATS / (BOX * PIECE_COLS) };
+enum { PIECES = GROUP_FLOATS / (BOX * PIECE_COLS), PIECE_SUMS = BOX * PIECE_COLS / 128 };
 
-/* First latent and hidden index of a piece. */
-static __device__ __forceinline__ void
-piece_origin(int *latent, int *hidden, const struct grad_tile *t, int group, int i)
-{
-	const int across = GRAD_COLS / PIECE_COLS;
-
-	*latent = t->row + group * GROUP_ROWS + i / across * BOX;
-	*hidden = t->col + i % across * PIECE_COLS;
-}
-
-/* By one thread: what is there comes to the piece's buffer, whose last piece has left. */
-template <int SIDE>
-static __device__ __forceinline__ void
-ask_piece(const struct sender *s, const struct grad_job *job, const struct grad_tile *t, int i)
-{
-	const CUtensorMap *out = &job->out[SIDE];
-	uint32_t to = s->pieces + i % PIECE_BUFFERS * PIECE_BYTES,
-		 bar = s->olds + i % PIECE_BUFFERS * 8;
-	int latent, hidden;
-
-	piece_origin(&latent, &hidden, t, s->group, i);
-	barrier_expect(bar, PIECE_BYTES);
-	if (SIDE)
-		piece_load(to, out, bar, hidden, latent, t->expert);
-	for (int b = 0; b < 2 && !SIDE; b++)
-		piece_load(to + b * (PIECE_BYTES / 2), out, bar, latent + 32 * b, hidden, t->expert);
-}
-
+/* By one thread: piece `i` of a tile leaves its buffer. */
 template <int SIDE>
 static __device__ __forceinline__ void
 send_piece(const struct sender *s, const struct grad_job *job, const struct grad_tile *t, int i)
 {
 	const CUtensorMap *out = &job->out[SIDE];
+	const int across = GRAD_COLS / PIECE_COLS;
+	const bool adds = job->task.accumulate[SIDE];
 	uint32_t from = s->pieces + i % PIECE_BUFFERS * PIECE_BYTES;
-	int latent, hidden;
-#ifdef ADD_REDUCE
-	bool adds = job->task.accumulate[SIDE];
-#else
-	bool adds = false;
-#endif
+	int latent = t->row + s->group * GROUP_ROWS + i / across * BOX,
+	    hidden = t->col + i % across * PIECE_COLS;
 
-	piece_origin(&latent, &hidden, t, s->group, i);
 	if (latent < job->task.r && hidden < (SIDE ? 1 : 2) * job->task.f) {
 		if (SIDE)
 			piece_store(out, from, hidden, latent, t->expert, adds);
@@ -167,76 +81,39 @@ send_piece(const struct sender *s, const struct grad_job *job, const struct grad
 	asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
-/* By one thread: what a tile is added to comes to the cache. */
-template <int SIDE>
-static __device__ __forceinline__ void
-expect_sums(const struct sender *s, const struct grad_job *job, const struct grad_tile *t)
-{
-	const CUtensorMap *out = &job->out[SIDE];
-	int latent, hidden;
-
-	for (int i = 0; i < PIECES; i++) {
-		piece_origin(&latent, &hidden, t, s->group, i);
-		if (latent >= job->task.r || hidden >= (SIDE ? 1 : 2) * job->task.f)
-			continue;
-		if (SIDE)
-			piece_expect(out, hidden, latent, t->expert);
-		for (int b = 0; b < 2 && !SIDE; b++)
-			piece_expect(out, latent + 32 * b, hidden, t->expert);
-	}
-}
-
-/* By one thread, when no piece is on its way: what the first pieces are added to fills the buffers. */
-template <int SIDE>
-static __device__ __forceinline__ void
-ask_first(const struct sender *s, const struct grad_job *job, const struct grad_tile *t)
-{
-	pieces_left<0>();
-	for (int i = 0; i < PIECE_BUFFERS; i++)
-		ask_piece<SIDE>(s, job, t, i);
-}
-
-/* Piece `i`, whose sums are x[from] on. */
+/* Piece `i`, of whose sums this thread has x[from] on. */
 template <int SIDE, int N>
 static __device__ __forceinline__ void
 pass_piece(const float (&x)[N], int from, const struct sender *s, const struct grad_job *job,
 	   const struct grad_tile *t, int i)
 {
-	const int buffer = i % PIECE_BUFFERS, next = i + PIECE_BUFFERS - 2;
-#ifdef ADD_REDUCE
-	const bool adds = false;
-#else
-	const bool adds = job->task.accumulate[SIDE];
-#endif
+	uint32_t piece = s->pieces + i % PIECE_BUFFERS * PIECE_BYTES;
 
-	if ((threadIdx.x & 127) == 0) {
-		if (adds)
-			pieces_left<1>();
-		else
-			pieces_left<PIECE_BUFFERS - 1>();
-		if (adds && i >= 2 && next < PIECES)
-			ask_piece<SIDE>(s, job, t, next);
-	}
-	if (adds)
-		phase_wait(s->olds + buffer * 8,
-			   (PIECES / PIECE_BUFFERS * s->tiles + i / PIECE_BUFFERS) & 1);
-	else
-		group_sync(s->group);
-	stage_piece<SIDE>(s->pieces + buffer * PIECE_BYTES, x, from, adds);
+	static_assert(PIECES % PIECE_BUFFERS == 0, "a tile begins with the first buffer");
+	if ((threadIdx.x & 127) == 0)
+		pieces_left<PIECE_BUFFERS - 1>();
+	group_sync(s->group);
+#pragma unroll
+	for (int n = 0; n < PIECE_SUMS; n++)
+		asm volatile("st.shared.f32 [%0], %1;" ::"r"(piece + sum_in_piece<SIDE>(n)),
+			     "f"(x[from + n])
+			     : "memory");
 	shared_publish();
 	group_sync(s->group);
 	if ((threadIdx.x & 127) == 0)
 		send_piece<SIDE>(s, job, t, i);
 }
 
-/* Number of a warpgroup's tile among those of all parts.  An expert of more than one part has more rows
- * than a part, so twice its first row over the rows of a part leaves room for all parts before. */
+/* Number of a warpgroup's tile among those of all parts.  An expert of more than one part has more
+ * rows than a part, so twice its first row over the rows of a part leaves room for all parts
+ * before. */
 static __device__ __forceinline__ size_t
 sums_number(const struct grad_job *job, const struct grad_tile *t, int row0, int group)
 {
 	int per_row = ((t->side ? 1 : 2) * job->task.f + GRAD_COLS - 1) / GRAD_COLS;
 	size_t before = 2 * (size_t)row0 / job->task.part_rows;
-	int tile = (t->side ? job->tiles[0] : 0) + t->row / GRAD_ROWS * per_row + t->col / GRAD_COLS;
+	int tile =
+		(t->side ? job->tiles[0] : 0) + t->row / GRAD_ROWS * per_row + t->col / GRAD_COLS;
 
 	return (before * (job->tiles[0] + job->tiles[1]) + tile) * GROUPS + group;
 }
@@ -274,23 +151,27 @@ leave_part(const float (&d)[2][N], const struct grad_job *job, const struct grad
 	return true;
 }
 
-/* x[16] = sums of a piece over all parts, in their order. */
+/* Pieces that are joined together, as each part's loads wait for memory. */
+enum { JOINED = 3 };
+
+/* x = sums of JOINED pieces over all parts, in their order. */
 static __device__ __forceinline__ void
-join_piece(float (&x)[16], const float4 *from, size_t step, int parts)
+join_pieces(float (&x)[JOINED * PIECE_SUMS], const float4 *from, size_t step, int parts)
 {
-	float4 next[4];
+	const int runs = JOINED * PIECE_SUMS / 4;
+	float4 next[runs];
 
 #pragma unroll
-	for (int q = 0; q < 16; q++)
+	for (int q = 0; q < 4 * runs; q++)
 		x[q] = 0;
 #pragma unroll
-	for (int q = 0; q < 4; q++)
+	for (int q = 0; q < runs; q++)
 		next[q] = __ldcg(from + q * 128);
 #pragma unroll 1
 	for (int p = 1; p <= parts; p++) {
 		from += step;
 #pragma unroll
-		for (int q = 0; q < 4; q++) {
+		for (int q = 0; q < runs; q++) {
 			float4 now = next[q];
 			if (p < parts)
 				next[q] = __ldcg(from + q * 128);
@@ -308,25 +189,27 @@ finish_parts(const struct sender *s, const struct grad_job *job, const struct gr
 	const float4 *from = part_sums(job, number, 0);
 	size_t step = part_sums(job, number, 1) - from;
 
-	if (job->task.accumulate[SIDE] && (threadIdx.x & 127) == 0)
-		ask_first<SIDE>(s, job, t);
+	static_assert(PIECES % JOINED == 0, "all pieces are joined");
 #pragma unroll 1
-	for (int i = 0; i < PIECES; i++) {
-		float x[16];
-		join_piece(x, from + i * 4 * 128, step, t->parts);
-		pass_piece<SIDE>(x, 0, s, job, t, i);
+	for (int i = 0; i < PIECES; i += JOINED) {
+		float x[JOINED * PIECE_SUMS];
+		join_pieces(x, from + i * (PIECE_SUMS / 4) * 128, step, t->parts);
+#pragma unroll
+		for (int j = 0; j < JOINED; j++)
+			pass_piece<SIDE>(x, j * PIECE_SUMS, s, job, t, i + j);
 	}
 }
 
 template <int SIDE, int N>
 static __device__ __forceinline__ void
-finish_side(const float (&d)[2][N], struct sender *s, const struct grad_job *job,
+finish_side(const float (&d)[2][N], const struct sender *s, const struct grad_job *job,
 	    const struct grad_tile *t, unsigned char *base)
 {
 	if (t->parts == 1) {
 #pragma unroll
 		for (int i = 0; i < PIECES; i++)
-			pass_piece<SIDE>(d[i / (N / 16)], i % (N / 16) * 16, s, job, t, i);
+			pass_piece<SIDE>(d[i / (N / PIECE_SUMS)], i % (N / PIECE_SUMS) * PIECE_SUMS,
+					 s, job, t, i);
 	} else {
 		const int *offs = grad_experts_of(base, job->task.experts).offs;
 		size_t number = sums_number(job, t, offs[t->expert] - offs[0], s->group);
@@ -335,28 +218,17 @@ finish_side(const float (&d)[2][N], struct sender *s, const struct grad_job *job
 			return;
 		finish_parts<SIDE>(s, job, t, number);
 	}
-	s->tiles += job->task.accumulate[SIDE] != 0;
 }
 
 template <int N>
 static __device__ __forceinline__ void
-finish_grad(const float (&d)[2][N], struct sender *s, const struct grad_job *job,
+finish_grad(const float (&d)[2][N], const struct sender *s, const struct grad_job *job,
 	    const struct grad_tile *t, unsigned char *base)
 {
 	if (t->side)
 		finish_side<1>(d, s, job, t, base);
 	else
 		finish_side<0>(d, s, job, t, base);
-}
-
-/* Before a tile is multiplied, by one thread: what it adds to comes nearer. */
-template <int SIDE>
-static __device__ __forceinline__ void
-expect_side(const struct sender *s, const struct grad_job *job, const struct grad_tile *t)
-{
-	if (t->parts == 1)
-		ask_first<SIDE>(s, job, t);
-	expect_sums<SIDE>(s, job, t);
 }
 
 #endif

@@ -1,26 +1,17 @@
-/* Tiles of the gradients of the experts' weights (expert_weights.cu), and what a block keeps in shared
- * memory.
+/* Tiles of the gradients of the experts' weights (expert_weights.cu), and what a block keeps in
+ * shared memory.
  *
  * A tile is 256 latent columns by 192 hidden ones, the sum over an expert's rows, which are cut in
  * parts where they are many.  Blocks take tiles one by one, the longest first, so that they end
- * together.  Of experts that have 3/5 of all rows, dW13 comes before dW2, which needs their weighted
- * hidden rows; of the others it does too.  The trap: experts without rows have tiles: their gradient
- * is zero.
+ * together.  Of experts that have 3/5 of all rows, dW13 comes before dW2, which needs their
+ * weighted hidden rows; of the others it does too.  The trap: experts without rows have tiles:
+ * their gradient is zero.
  */
 #ifndef K3_MOE_EXPERT_WEIGHTS_TILES_CUH
 #define K3_MOE_EXPERT_WEIGHTS_TILES_CUH
 #include "expert_launch.cuh"
 
 /* A stage is a slab of SLAB rows: boxes of 64 columns, those of x first. */
-#ifndef GRAD_PART_ROWS
-#define GRAD_PART_ROWS 2048
-#endif
-#ifndef GRAD_STAGES_N
-#define GRAD_STAGES_N 6
-#endif
-#ifndef GRAD_BUFFERS_N
-#define GRAD_BUFFERS_N 2
-#endif
 enum {
 	SLAB = 32,
 	SLAB_BYTES = SLAB * BOX_ROW_BYTES,
@@ -29,7 +20,7 @@ enum {
 	GRAD_X_BOXES = GRAD_ROWS / BOX,
 	GRAD_Y_BOXES = GRAD_COLS / BOX,
 	GRAD_STAGE_BYTES = (GRAD_X_BOXES + GRAD_Y_BOXES) * SLAB_BYTES,
-	GRAD_STAGES = GRAD_STAGES_N
+	GRAD_STAGES = 5
 };
 
 /* A warpgroup has half of a tile's rows, whose sums leave by pieces of 64 rows and 32 columns. */
@@ -38,21 +29,14 @@ enum {
 	GROUP_FLOATS = GROUP_ROWS * GRAD_COLS,
 	PIECE_COLS = 32,
 	PIECE_BYTES = BOX * PIECE_COLS * (int)sizeof(float),
-	PIECE_BUFFERS = GRAD_BUFFERS_N
+	PIECE_BUFFERS = 4
 };
 
-/* Tiles that wait for the warpgroups. */
-enum { TILES_AHEAD = 2 };
+/* Most rows of a part, unless the scratch would be too large; tiles that wait for warpgroups. */
+enum { PART_ROWS = 4096, TILES_AHEAD = 2 };
 
-/* Runs of 8 hidden elements: a warp has one a lane in flight for each of its buffers. */
-enum { RUN = 8, RUN_BUFFERS = 3, RUN_BYTES = 2 * RUN * (int)sizeof(k3_bf16), WEIGHING_WARPS = 3 };
-
-/* A warp that weighs claims so many runs a lane. */
-enum { CLAIM_RUNS = 16 };
-
-/* Counts in the scratch that blocks share; zero before the kernel.  Claims that are done follow, for
- * each expert in the order of `order`. */
-enum { NEXT_TILE, NEXT_CLAIM, CLAIMS_DONE };
+/* Counts in the scratch; zero before the kernel.  Those of parts that are done follow. */
+enum { NEXT_TILE, GRAD_COUNTS };
 
 struct grad_job {
 	CUtensorMap x[2], y[2], out[2];
@@ -68,20 +52,17 @@ struct grad_tile {
 	int row, col;
 	int from, depth; /* first row of the sum, how many */
 	int part, parts;
-	int place; /* of the expert in `order` */
 };
 
-/* Shared memory, from a multiple of 1024 on: stages, pieces of each warpgroup, runs of each warp that
- * weighs, barriers, tiles, words.  Addresses are sums of constants, as registers are scarce. */
+/* Shared memory, from a multiple of 1024 on: stages, pieces of each warpgroup, barriers, tiles,
+ * words. Addresses are sums of constants, as registers are scarce. */
 enum {
 	GRAD_PIECES_AT = GRAD_STAGES * GRAD_STAGE_BYTES,
-	GRAD_RUNS_AT = GRAD_PIECES_AT + GROUPS * PIECE_BUFFERS * PIECE_BYTES,
-	GRAD_FULL_AT = GRAD_RUNS_AT + WEIGHING_WARPS * RUN_BUFFERS * 32 * RUN_BYTES,
+	GRAD_FULL_AT = GRAD_PIECES_AT + GROUPS * PIECE_BUFFERS * PIECE_BYTES,
 	GRAD_EMPTY_AT = GRAD_FULL_AT + 8 * GRAD_STAGES,
 	GRAD_TILE_FULL_AT = GRAD_EMPTY_AT + 8 * GRAD_STAGES,
 	GRAD_TILE_EMPTY_AT = GRAD_TILE_FULL_AT + 8 * TILES_AHEAD,
-	GRAD_OLD_AT = GRAD_TILE_EMPTY_AT + 8 * TILES_AHEAD,
-	GRAD_TILES_AT = GRAD_OLD_AT + 8 * GROUPS * PIECE_BUFFERS,
+	GRAD_TILES_AT = GRAD_TILE_EMPTY_AT + 8 * TILES_AHEAD,
 	GRAD_LAST_AT = GRAD_TILES_AT + TILES_AHEAD * (int)sizeof(struct grad_tile),
 	GRAD_EARLY_AT = GRAD_LAST_AT + GROUPS * (int)sizeof(int),
 	GRAD_WORDS_AT = GRAD_EARLY_AT + (int)sizeof(int)
@@ -90,14 +71,14 @@ enum {
 static size_t
 grad_shared_bytes(int experts)
 {
-	return 1024 + GRAD_WORDS_AT + sizeof(int) * 4 * ((size_t)experts + 1);
+	return 1024 + GRAD_WORDS_AT + sizeof(int) * 3 * ((size_t)experts + 1);
 }
 
-/* Experts by length, those of long parts first: `order`, and of each place in it the first part and the
- * first claim of hidden rows; first rows of experts by their number. */
+/* Experts by length, those of long parts first: `order`, and of each place in it the first part;
+ * first rows of experts by their number. */
 struct grad_experts {
 	int *early; /* parts of the experts whose tiles come first */
-	int *first, *claims, *offs, *order;
+	int *first, *offs, *order;
 };
 
 static __device__ __forceinline__ unsigned char *
@@ -115,8 +96,7 @@ grad_experts_of(unsigned char *base, int experts)
 
 	x.early = (int *)(base + GRAD_EARLY_AT);
 	x.first = (int *)(base + GRAD_WORDS_AT);
-	x.claims = x.first + experts + 1;
-	x.offs = x.claims + experts + 1;
+	x.offs = x.first + experts + 1;
 	x.order = x.offs + experts + 1;
 	return x;
 }
@@ -158,48 +138,36 @@ sum_upto(int n)
 	return n;
 }
 
-static __device__ __forceinline__ int
-claims_of(int rows, int f)
-{
-	const unsigned each = 32 * CLAIM_RUNS;
-
-	return (int)(((unsigned)rows * (unsigned)(f / RUN) + each - 1) / each);
-}
-
-/* By warp 0: parts, claims and early parts. */
+/* By warp 0: parts, and early ones. */
 static __device__ __forceinline__ void
 list_parts(const struct grad_experts *x, const struct expert_task *task)
 {
-	int lane = threadIdx.x, parts = 0, claims = 0, before = 0, early = 0;
+	int lane = threadIdx.x, parts = 0, before = 0, early = 0;
 	int all = x->offs[task->experts] - x->offs[0];
 
 	for (int from = 0; from < task->experts; from += 32) {
-		int i = from + lane, rows = 0, n = 0, c = 0;
+		int i = from + lane, rows = 0, n = 0;
 		if (i < task->experts) {
 			rows = x->offs[x->order[i] + 1] - x->offs[x->order[i]];
 			n = parts_of(rows, task->part_rows);
-			c = claims_of(rows, task->f);
 		}
-		int n_upto = sum_upto(n), c_upto = sum_upto(c), rows_upto = sum_upto(rows);
+		int n_upto = sum_upto(n), rows_upto = sum_upto(rows);
 		if (i < task->experts) {
 			x->first[i] = parts + n_upto - n;
-			x->claims[i] = claims + c_upto - c;
 			if (before + rows_upto - rows < all / 5 * 3)
 				early = parts + n_upto;
 		}
 		parts += __shfl_sync(0xffffffffu, n_upto, 31);
-		claims += __shfl_sync(0xffffffffu, c_upto, 31);
 		before += __shfl_sync(0xffffffffu, rows_upto, 31);
 	}
 	early = __reduce_max_sync(0xffffffffu, early);
 	if (lane == 0) {
 		*x->early = early;
 		x->first[task->experts] = parts;
-		x->claims[task->experts] = claims;
 	}
 }
 
-/* The last of n places whose first number is not behind: those before it that have none share it. */
+/* The last of n places whose first number is not behind. */
 static __device__ __forceinline__ int
 place_of(const int *first, int n, int number)
 {
@@ -238,14 +206,14 @@ side_of(int *unit, int *left, const struct grad_job *job, const struct grad_expe
 static __device__ __forceinline__ struct grad_tile
 grad_tile_at(const struct grad_job *job, const struct grad_experts *x, int index)
 {
-	int unit, left, per_row, rows, slabs, first, last;
+	int unit, place, left, per_row, rows, slabs, first, last;
 	struct grad_tile t;
 
 	t.side = side_of(&unit, &left, job, x, index);
-	t.place = place_of(x->first, job->task.experts, unit);
-	t.expert = x->order[t.place];
-	t.part = unit - x->first[t.place];
-	t.parts = x->first[t.place + 1] - x->first[t.place];
+	place = place_of(x->first, job->task.experts, unit);
+	t.expert = x->order[place];
+	t.part = unit - x->first[place];
+	t.parts = x->first[place + 1] - x->first[place];
 	per_row = ((t.side ? 1 : 2) * job->task.f + GRAD_COLS - 1) / GRAD_COLS;
 	t.row = left / per_row * GRAD_ROWS;
 	t.col = left % per_row * GRAD_COLS;

@@ -14,19 +14,13 @@ fast_tanh(float x)
 	return y;
 }
 
-/** With 1 / b1 and 1 / b2. */
-static __device__ __forceinline__ struct situ_parts
-fast_situ_of(float g, float u, float over_b1, float over_b2)
-{
-	struct situ_parts p = {fast_tanh(g * over_b1), fast_tanh(u * over_b2), sigmoid(g)};
-
-	return p;
-}
-
 static __device__ __forceinline__ struct situ_parts
 fast_situ(float g, float u, float b1, float b2)
 {
-	return fast_situ_of(g, u, 1.0f / b1, 1.0f / b2);
+	struct situ_parts p = {fast_tanh(g * (1.0f / b1)), fast_tanh(u * (1.0f / b2)),
+			       sigmoid(g)};
+
+	return p;
 }
 
 /** The form for results of type T. */
