@@ -37,6 +37,7 @@ cuda_sources = \
 	codelets/mla/mla_proj_cuda.cu \
 	codelets/moe/expert_cuda.cu \
 	codelets/moe/expert_fma.cu \
+	codelets/moe/expert_weights.cu \
 	codelets/moe/expert_wgmma.cu \
 	codelets/moe/moe_combine_cuda.cu \
 	codelets/moe/moe_count_cuda.cu \
@@ -122,7 +123,9 @@ cuda_headers = \
 	codelets/moe/expert_finish.cuh \
 	codelets/moe/expert_launch.cuh \
 	codelets/moe/expert_tiles.cuh \
-	codelets/moe/expert_weights.cuh \
+	codelets/moe/expert_weights_finish.cuh \
+	codelets/moe/expert_weights_multiply.cuh \
+	codelets/moe/expert_weights_tiles.cuh \
 	codelets/moe/expert_wgmma.cuh \
 	codelets/moe/fast_situ.cuh \
 	codelets/moe/moe_finish.cuh \

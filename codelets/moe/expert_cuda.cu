@@ -107,18 +107,17 @@ expert_dgrad(void *const *buf, const struct k3_expert_args *a, const struct k3_c
 	products<T>(D_HIDDEN, &hidden, D_LATENT, &latent, cuda);
 }
 
-/* h of the group's rows, each times its weight: a thread has a run of a row.  Counts of parts become
- * zero. */
+/* h of the group's rows, each times its weight: a thread has a run of a row.  The kernel behind may
+ * start while the last blocks run, if it waits before it reads h. */
 template <typename T, int N>
 static __global__ void
-weighted_hidden(T *h, const T *gu, struct expert_task task, size_t counts)
+weighted_hidden(T *h, const T *gu, struct expert_task task)
 {
 	size_t at = (size_t)blockIdx.x * HIDDEN_THREADS + threadIdx.x, f = (size_t)task.f;
 	size_t row = at / (f / N), c = (at - row * (f / N)) * N;
 	float g[N], u[N], weight;
 
-	for (size_t i = at; i < counts; i += (size_t)gridDim.x * HIDDEN_THREADS)
-		task.arrived[i] = 0;
+	asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 	if (row < (size_t)task.offs[0] || row >= (size_t)task.offs[task.experts])
 		return;
 	weight = task.w[task.src[row]];
@@ -134,8 +133,7 @@ weighted_hidden(T *h, const T *gu, struct expert_task task, size_t counts)
 
 template <typename T>
 static void
-weigh_hidden(T *h, const T *gu, const struct expert_task *task, size_t counts,
-	     const struct k3_cuda *cuda)
+weigh_hidden(T *h, const T *gu, const struct expert_task *task, const struct k3_cuda *cuda)
 {
 	const int n = k3_pack<T>::n;
 	size_t all = task->tk * (size_t)task->f;
@@ -145,21 +143,21 @@ weigh_hidden(T *h, const T *gu, const struct expert_task *task, size_t counts,
 		return;
 	if (task->f % n == 0)
 		weighted_hidden<T, n>
-			<<<blocks_for(all / n, HIDDEN_THREADS), HIDDEN_THREADS, 0, stream>>>(
-				h, gu, *task, counts);
+			<<<blocks_for(all / n, HIDDEN_THREADS), HIDDEN_THREADS, 0, stream>>>(h, gu,
+											     *task);
 	else
 		weighted_hidden<T, 1>
-			<<<blocks_for(all, HIDDEN_THREADS), HIDDEN_THREADS, 0, stream>>>(
-				h, gu, *task, counts);
+			<<<blocks_for(all, HIDDEN_THREADS), HIDDEN_THREADS, 0, stream>>>(h, gu,
+											 *task);
 	K3_CUDA_LAUNCHED("weighted_hidden");
 }
 
 extern "C" size_t
 k3_expert_wgrad_cuda_scratch(const struct k3_expert_args *a)
 {
-	struct expert_parts parts = k3i_expert_wgmma_parts(a->t * a->k, a->r, a->f);
+	struct expert_parts parts = k3i_expert_weights_parts(a->t * a->k, a->r, a->f);
 
-	return parts.floats * sizeof(float) + parts.tiles * sizeof(int);
+	return parts.floats * sizeof(float) + parts.counts * sizeof(int);
 }
 
 template <typename T>
@@ -167,13 +165,13 @@ static void
 expert_wgrad(void *const *buf, const struct k3_expert_args *a, const struct k3_cuda *cuda)
 {
 	struct expert_task task = task_of(a, buf[4]);
-	struct expert_parts parts = k3i_expert_wgmma_parts(task.tk, a->r, a->f);
+	struct expert_parts parts = k3i_expert_weights_parts(task.tk, a->r, a->f);
+	bool tensor;
 
 	task.w = (const float *)buf[5];
 	task.part = (float *)cuda->scratch;
 	task.arrived = (int *)(task.part + parts.floats);
 	task.part_rows = (int)parts.rows;
-	weigh_hidden((T *)buf[6], (const T *)buf[2], &task, parts.tiles, cuda);
 	task.x[0] = buf[0];
 	task.y[0] = buf[3];
 	task.x[1] = buf[1];
@@ -182,7 +180,17 @@ expert_wgrad(void *const *buf, const struct k3_expert_args *a, const struct k3_c
 	task.out[1] = buf[a->w2.first];
 	task.accumulate[0] = (int)a->w13.accumulate;
 	task.accumulate[1] = (int)a->w2.accumulate;
-	products<T>(WEIGHTS, &task, WEIGHTS, NULL, cuda);
+	if (task.experts == 0)
+		return;
+	tensor = k3_type<T>::id == K3_CUDA_BF16 && k3i_expert_wgmma_can(&task);
+	if (tensor)
+		K3_CUDA_CHECK(cudaMemsetAsync(task.arrived, 0, parts.counts * sizeof(int),
+					      (cudaStream_t)cuda->stream));
+	weigh_hidden((T *)buf[6], (const T *)buf[2], &task, cuda);
+	if (tensor)
+		k3i_expert_weights(&task, cuda);
+	else
+		k3i_expert_fma(k3_type<T>::id, WEIGHTS, &task, cuda);
 }
 
 K3_CUDA_BOTH(expert_gu, k3_expert_args)

@@ -5,20 +5,11 @@
 
 #include "expert_wgmma.cuh"
 
-/* Operand [matrices, blocks, rows, cols] of elements that are stride[] apart, in boxes. */
-static void
-describe(CUtensorMap *map, const void *p, const size_t dims[4], const size_t strides[3],
-	 const int boxes[2])
+static PFN_cuTensorMapEncodeTiled_v12000
+map_encoder(void)
 {
 	static PFN_cuTensorMapEncodeTiled_v12000 encode;
-	cuuint64_t dim[4], stride[3];
-	cuuint32_t box[4] = {BOX, (cuuint32_t)boxes[0], (cuuint32_t)boxes[1], 1},
-		   step[4] = {1, 1, 1, 1};
 
-	for (int i = 0; i < 4; i++)
-		dim[i] = dims[i];
-	for (int i = 0; i < 3; i++)
-		stride[i] = strides[i] * sizeof(k3_bf16);
 	if (!encode) {
 		enum cudaDriverEntryPointQueryResult found;
 		void *f = NULL;
@@ -27,10 +18,26 @@ describe(CUtensorMap *map, const void *p, const size_t dims[4], const size_t str
 		K3_CUDA_CHECK(f ? cudaSuccess : cudaErrorSymbolNotFound);
 		encode = (PFN_cuTensorMapEncodeTiled_v12000)f;
 	}
-	K3_CUDA_CHECK(encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, (void *)p, dim, stride, box,
-			     step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-			     CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-			     CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
+	return encode;
+}
+
+/* Operand [matrices, blocks, rows, cols] of elements that are stride[] apart, in boxes. */
+static void
+describe(CUtensorMap *map, const void *p, const size_t dims[4], const size_t strides[3],
+	 const int boxes[2])
+{
+	cuuint64_t dim[4], stride[3];
+	cuuint32_t box[4] = {BOX, (cuuint32_t)boxes[0], (cuuint32_t)boxes[1], 1},
+		   step[4] = {1, 1, 1, 1};
+
+	for (int i = 0; i < 4; i++)
+		dim[i] = dims[i];
+	for (int i = 0; i < 3; i++)
+		stride[i] = strides[i] * sizeof(k3_bf16);
+	K3_CUDA_CHECK(map_encoder()(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, (void *)p, dim,
+				    stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
+				    CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+				    CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
 }
 
 /* Operand whose rows run along the contraction: boxes of box_rows rows, from `blocks` parts of a matrix. */
@@ -90,9 +97,6 @@ most_tiles(const struct expert_job *job)
 {
 	const struct expert_task *task = &job->task;
 
-	if (PRODUCT == WEIGHTS)
-		return (task->tk / (size_t)task->part_rows + (size_t)task->experts) *
-		       (size_t)(job->tiles[0] + job->tiles[1]);
 	return (task->tk / TILE_ROWS + (size_t)task->experts) *
 	       blocks_for((size_t)job->width, tile_columns<PRODUCT>());
 }

@@ -41,17 +41,20 @@ struct expert_task {
 /* columns of part for either way; the scratch is for the narrower blocks */
 enum { WGMMA_PART_COLS = 128, FMA_PART_COLS = 64 };
 
-/* How WEIGHTS cuts the rows of an expert: parts of at most `rows`; the scratch holds `floats` sums and a
- * count for each of `tiles` tiles, of which it needs none when no expert can have two parts. */
+/* How WEIGHTS cuts the rows of an expert on the tensor cores: parts of at most `rows`; the scratch holds
+ * `floats` sums, then `counts`, the first of them one for each of `tiles` tiles that may have more
+ * than one part. */
 struct expert_parts {
-	size_t rows, floats, tiles;
+	size_t rows, floats, tiles, counts;
 };
-struct expert_parts k3i_expert_wgmma_parts(size_t tk, size_t r, size_t f);
+struct expert_parts k3i_expert_weights_parts(size_t tk, size_t r, size_t f);
 
 /** The device and all operands are for the tensor cores. */
 bool k3i_expert_wgmma_can(const struct expert_task *task);
 void k3i_expert_wgmma(enum expert_product product, const struct expert_task *task,
 		      const struct k3_cuda *cuda);
+/** WEIGHTS on the tensor cores, right behind the kernel that makes y[1]. */
+void k3i_expert_weights(const struct expert_task *task, const struct k3_cuda *cuda);
 void k3i_expert_fma(enum k3_cuda_type type, enum expert_product product,
 		    const struct expert_task *task, const struct k3_cuda *cuda);
 

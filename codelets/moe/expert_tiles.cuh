@@ -1,8 +1,7 @@
 /* Tiles of the kernel of expert_wgmma.cu, and what a block keeps in shared memory.
  *
- * Of WEIGHTS rows are the latent width, so that the hidden widths are cut in 192 columns without rest;
- * an expert with many rows is cut in parts along the contraction.  The trap: experts without rows have
- * no tile, and share the number of their first one with the next expert.
+ * The trap: experts without rows have no tile, and share the number of their first one with the next
+ * expert.
  */
 #ifndef K3_MOE_EXPERT_TILES_CUH
 #define K3_MOE_EXPERT_TILES_CUH
@@ -57,8 +56,7 @@ template <int PRODUCT>
 static __host__ __device__ constexpr bool
 y_turned(void)
 {
-	return PRODUCT == D_HIDDEN || PRODUCT == D_LATENT || PRODUCT == WEIGHTS ||
-	       PRODUCT == ROUTED;
+	return PRODUCT == D_HIDDEN || PRODUCT == D_LATENT || PRODUCT == ROUTED;
 }
 
 /* How a stage's y is loaded: boxes beside each other and the rows of each. */
@@ -78,10 +76,6 @@ y_rows(void)
 
 enum { X_BYTES = TILE_ROWS * BOX_ROW_BYTES };
 
-/* Floats that a warpgroup of WEIGHTS stages on their way to memory, and how many runs of four a thread
- * stores of them. */
-enum { STAGED_FLOATS = BOX * 40, STAGED_RUNS = BOX * 32 / 4 / 128 };
-
 /* Of D_HIDDEN: chunks of gate and up (expert_dgrad.cuh), boxes of both; those of a tile. */
 enum { RING_CHUNKS = 5, CHUNK_BYTES = 2 * BOX_BYTES, TILE_CHUNKS = 4 };
 
@@ -92,31 +86,26 @@ ring_bytes(void)
 	return PRODUCT == D_HIDDEN ? RING_CHUNKS * CHUNK_BYTES : 0;
 }
 
+/* Barriers of the ring. */
 template <int PRODUCT>
 static __host__ __device__ constexpr int
-staged_bytes(void)
+ring_turn_bytes(void)
 {
-	if (PRODUCT == D_HIDDEN)
-		return 8 * (GROUPS + 3 * RING_CHUNKS); /* barriers of the ring */
-	return PRODUCT == WEIGHTS ? GROUPS * STAGED_FLOATS * (int)sizeof(float) : 0;
+	return PRODUCT == D_HIDDEN ? 8 * (GROUPS + 3 * RING_CHUNKS) : 0;
 }
 
 struct expert_job {
-	CUtensorMap x[2], y[2];
+	CUtensorMap x, y;
 	CUtensorMap gu, dgu; /* of D_HIDDEN: boxes of chunks */
 	struct expert_task task;
-	int width, depth; /* columns of the result, contraction; not of WEIGHTS */
+	int width, depth; /* columns of the result, contraction */
 	int blocked;	  /* whole boxes of columns: a stage's boxes come by one copy */
-	int tiles[2];	  /* of WEIGHTS: tiles of dW13 and dW2 per part */
 };
 
 struct tile {
-	int expert, side; /* side 1: dW2 */
-	int row, end;	  /* first row, first row that is not there */
+	int expert;
+	int row, end; /* first row, first row that is not there */
 	int col;
-	int from, depth; /* contraction: first index, how many */
-	int steps;	 /* stages: BOX of the contraction each */
-	int part, parts; /* of WEIGHTS: along the contraction */
 };
 
 /* Shared memory: stages, barriers, first tile of each expert and its offsets. */
@@ -124,9 +113,6 @@ struct layout {
 	uint32_t stages, full, empty, turn;
 	uint32_t ring, ring_turn; /* of D_HIDDEN: chunks; barriers */
 	int *first, *offs;
-	int *order;	/* experts as first[] counts them: of WEIGHTS those with long parts first */
-	float *staged;	/* STAGED_FLOATS for each warpgroup */
-	int *last_part; /* a word for each warpgroup */
 };
 
 template <int PRODUCT>
@@ -134,8 +120,7 @@ static __host__ __device__ constexpr size_t
 shared_bytes(int experts)
 {
 	return 1024 + stages_of<PRODUCT>() * stage_bytes<PRODUCT>() + ring_bytes<PRODUCT>() + 128 +
-	       staged_bytes<PRODUCT>() + sizeof(int) * GROUPS +
-	       3 * sizeof(int) * ((size_t)experts + 1);
+	       ring_turn_bytes<PRODUCT>() + 2 * sizeof(int) * ((size_t)experts + 1);
 }
 
 template <int PRODUCT>
@@ -153,72 +138,33 @@ layout_of(unsigned char *raw, int experts)
 	l.turn = l.empty + 8 * stages_of<PRODUCT>();
 	l.ring = shared_address(ring);
 	l.ring_turn = shared_address(bars + 128);
-	l.staged = (float *)(bars + 128);
-	l.last_part = (int *)(bars + 128 + staged_bytes<PRODUCT>());
-	l.first = l.last_part + GROUPS;
+	l.first = (int *)(bars + 128 + ring_turn_bytes<PRODUCT>());
 	l.offs = l.first + experts + 1;
-	l.order = l.offs + experts + 1;
 	return l;
 }
 
-/* Tiles along the rows of an expert, or parts of WEIGHTS: one if there are no rows. */
-template <int PRODUCT>
-static __device__ __forceinline__ int
-units_of(int rows, int part_rows)
-{
-	if (PRODUCT == WEIGHTS)
-		return rows > 0 ? (rows + part_rows - 1) / part_rows : 1;
-	return (rows + TILE_ROWS - 1) / TILE_ROWS;
-}
-
-static __device__ __forceinline__ int
-part_steps(const struct layout *l, int e, int part_rows)
-{
-	int rows = l->offs[e + 1] - l->offs[e], parts = units_of<WEIGHTS>(rows, part_rows);
-
-	return (rows + BOX * parts - 1) / (BOX * parts);
-}
-
-/* Long tiles first: blocks that take them in turn then end together. */
-template <int PRODUCT>
+/* By warp 0: first[i] is the number of units, tiles along the rows, of the experts before. */
 static __device__ __forceinline__ void
-order_experts(const struct layout *l, const struct expert_task *task)
-{
-	for (int e = threadIdx.x; e < task->experts; e += BLOCK_THREADS) {
-		int mine = PRODUCT == WEIGHTS ? part_steps(l, e, task->part_rows) : 0, before = e;
-		for (int i = 0; PRODUCT == WEIGHTS && i < task->experts; i++) {
-			int other = part_steps(l, i, task->part_rows);
-			before += (other > mine && i > e) - (other < mine && i < e);
-		}
-		l->order[before] = e;
-	}
-}
-
-/* By warp 0: first[i] is the number of units of the i experts that come first. */
-template <int PRODUCT>
-static __device__ __forceinline__ void
-list_units(const struct layout *l, const struct expert_task *task)
+list_units(const struct layout *l, int experts)
 {
 	int lane = threadIdx.x, carry = 0;
 
-	for (int from = 0; from < task->experts; from += 32) {
+	for (int from = 0; from < experts; from += 32) {
 		int i = from + lane, n = 0, upto;
-		if (i < task->experts) {
-			int e = l->order[i];
-			n = units_of<PRODUCT>(l->offs[e + 1] - l->offs[e], task->part_rows);
-		}
+		if (i < experts)
+			n = (l->offs[i + 1] - l->offs[i] + TILE_ROWS - 1) / TILE_ROWS;
 		upto = n;
 #pragma unroll
 		for (int step = 1; step < 32; step <<= 1) {
 			int below = __shfl_up_sync(0xffffffffu, upto, step);
 			upto += lane >= step ? below : 0;
 		}
-		if (i < task->experts)
+		if (i < experts)
 			l->first[i] = carry + upto - n;
 		carry += __shfl_sync(0xffffffffu, upto, 31);
 	}
 	if (lane == 0)
-		l->first[task->experts] = carry;
+		l->first[experts] = carry;
 }
 
 /* Tiles of a unit. */
@@ -228,7 +174,7 @@ unit_tiles(const struct expert_job *job)
 {
 	const int cols = tile_columns<PRODUCT>();
 
-	return PRODUCT == WEIGHTS ? job->tiles[0] + job->tiles[1] : (job->width + cols - 1) / cols;
+	return (job->width + cols - 1) / cols;
 }
 
 template <int PRODUCT>
@@ -236,27 +182,6 @@ static __device__ __forceinline__ int
 count_tiles(const struct expert_job *job, const struct layout *l)
 {
 	return l->first[job->task.experts] * unit_tiles<PRODUCT>(job);
-}
-
-/* Rows, columns and contraction of the tile `left` of part `t->part`. */
-static __device__ __forceinline__ void
-place_weights(struct tile *t, const struct expert_job *job, const struct layout *l, int left)
-{
-	const int cols = tile_columns<WEIGHTS>();
-	int rows = l->offs[t->expert + 1] - l->offs[t->expert], steps = (rows + BOX - 1) / BOX;
-	int per_row, first, last;
-
-	t->side = left >= job->tiles[0];
-	left -= t->side ? job->tiles[0] : 0;
-	per_row = ((t->side ? 1 : 2) * job->task.f + cols - 1) / cols;
-	t->row = left / per_row * TILE_ROWS;
-	t->end = job->task.r;
-	t->col = left % per_row * cols;
-	first = steps * t->part / t->parts;
-	last = steps * (t->part + 1) / t->parts;
-	t->from = l->offs[t->expert] + first * BOX;
-	t->depth = min(rows, last * BOX) - first * BOX;
-	t->steps = last - first;
 }
 
 template <int PRODUCT>
@@ -275,20 +200,10 @@ tile_at(const struct expert_job *job, const struct layout *l, int index)
 		else
 			high = middle - 1;
 	}
-	t.expert = l->order[low];
-	t.part = unit - l->first[low];
-	t.parts = l->first[low + 1] - l->first[low];
-	if (PRODUCT == WEIGHTS) {
-		place_weights(&t, job, l, left);
-	} else {
-		t.side = 0;
-		t.row = l->offs[t.expert] + t.part * TILE_ROWS;
-		t.end = l->offs[t.expert + 1];
-		t.col = left * tile_columns<PRODUCT>();
-		t.from = 0;
-		t.depth = job->depth;
-		t.steps = (t.depth + BOX - 1) / BOX;
-	}
+	t.expert = low;
+	t.row = l->offs[low] + (unit - l->first[low]) * TILE_ROWS;
+	t.end = l->offs[low + 1];
+	t.col = left * tile_columns<PRODUCT>();
 	return t;
 }
 
@@ -317,15 +232,9 @@ walk_tile(const struct walk *w, int lane)
 	struct tile t;
 
 	t.expert = __shfl_sync(all, w->mine.expert, lane);
-	t.side = __shfl_sync(all, w->mine.side, lane);
 	t.row = __shfl_sync(all, w->mine.row, lane);
 	t.end = __shfl_sync(all, w->mine.end, lane);
 	t.col = __shfl_sync(all, w->mine.col, lane);
-	t.from = __shfl_sync(all, w->mine.from, lane);
-	t.depth = __shfl_sync(all, w->mine.depth, lane);
-	t.steps = __shfl_sync(all, w->mine.steps, lane);
-	t.part = __shfl_sync(all, w->mine.part, lane);
-	t.parts = __shfl_sync(all, w->mine.parts, lane);
 	return t;
 }
 

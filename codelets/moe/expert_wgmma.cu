@@ -5,9 +5,7 @@
  * one finishes its tile (SiTU, rounding, stores) while the other's products fill the tensor cores.
  * The second product of a pair starts on multiprocessors that the first one has left, and waits there.
  *
- * The traps: a tile's last rows may belong to the next expert: they are computed and not stored.  In
- * WEIGHTS they would enter the sum, and rows of other groups may hold anything, NaN too: the last
- * step's stage is cleared behind the expert's rows, in both operands.
+ * The trap: a tile's last rows may belong to the next expert: they are computed and not stored.
  */
 #include "expert_launch.cuh"
 
@@ -33,65 +31,20 @@ launch_rows(struct expert_job *job, const struct k3_cuda *cuda)
 
 	job->width = narrow ? task->f : task->r;
 	job->depth = narrow ? task->r : PRODUCT == D_LATENT ? 2 * task->f : task->f;
-	describe_rows(&job->x[0], task->x[0], (size_t)job->depth, tk, 1, 1, TILE_ROWS, 1);
+	describe_rows(&job->x, task->x[0], (size_t)job->depth, tk, 1, 1, TILE_ROWS, 1);
 	if (PRODUCT == GATE_UP)
-		describe_rows(&job->y[0], task->y[0], r, f, 2, e, rows, boxes);
+		describe_rows(&job->y, task->y[0], r, f, 2, e, rows, boxes);
 	else if (PRODUCT == DOWN)
-		describe_rows(&job->y[0], task->y[0], f, r, 1, e, rows, 1);
+		describe_rows(&job->y, task->y[0], f, r, 1, e, rows, 1);
 	else if (PRODUCT == D_HIDDEN)
-		describe_beside(&job->y[0], task->y[0], f, r, e, rows, boxes, job->blocked);
+		describe_beside(&job->y, task->y[0], f, r, e, rows, boxes, job->blocked);
 	else
-		describe_beside(&job->y[0], task->y[0], r, 2 * f, e, rows, boxes, job->blocked);
+		describe_beside(&job->y, task->y[0], r, 2 * f, e, rows, boxes, job->blocked);
 	if (PRODUCT == D_HIDDEN) {
 		describe_pair(&job->gu, task->gu, f, tk);
 		describe_pair(&job->dgu, task->out[0], f, tk);
 	}
 	launch<PRODUCT>(job, cuda);
-}
-
-/* Rows of a tile are latent columns. */
-static void
-launch_weights(struct expert_job *job, const struct k3_cuda *cuda)
-{
-	const struct expert_task *task = &job->task;
-	const int rows = y_rows<WEIGHTS>(), boxes = y_boxes<WEIGHTS>(),
-		  cols = tile_columns<WEIGHTS>(), blocked = job->blocked;
-	size_t tk = task->tk, r = (size_t)task->r, f = (size_t)task->f;
-
-	describe_beside(&job->x[0], task->y[0], r, tk, 1, BOX, 2, blocked);
-	describe_beside(&job->y[0], task->x[0], 2 * f, tk, 1, rows, boxes, blocked);
-	describe_beside(&job->x[1], task->x[1], r, tk, 1, BOX, 2, blocked);
-	describe_beside(&job->y[1], task->y[1], f, tk, 1, rows, boxes, blocked);
-	job->tiles[0] = (int)(blocks_for(r, TILE_ROWS) * blocks_for(2 * f, cols));
-	job->tiles[1] = (int)(blocks_for(r, TILE_ROWS) * blocks_for(f, cols));
-	launch<WEIGHTS>(job, cuda);
-}
-
-/* Floats of one part's sums. */
-static size_t
-part_floats(size_t r, size_t f)
-{
-	size_t cols = tile_columns<WEIGHTS>(),
-	       tiles = (size_t)blocks_for(r, TILE_ROWS) *
-		       (blocks_for(2 * f, cols) + blocks_for(f, cols));
-
-	return tiles * TILE_ROWS * cols;
-}
-
-struct expert_parts
-k3i_expert_wgmma_parts(size_t tk, size_t r, size_t f)
-{
-	const size_t most_bytes = (size_t)128 << 20;
-	size_t each = part_floats(r, f);
-	struct expert_parts p = {2048, 0, 0};
-
-	while (p.rows < tk && (2 * tk / p.rows + 1) * each * sizeof(float) > most_bytes)
-		p.rows *= 2;
-	if (p.rows >= tk)
-		return p;
-	p.floats = (2 * tk / p.rows + 1) * each;
-	p.tiles = p.floats / (TILE_ROWS * tile_columns<WEIGHTS>());
-	return p;
 }
 
 void
@@ -103,9 +56,7 @@ k3i_expert_wgmma(enum expert_product product, const struct expert_task *task,
 	memset(&job, 0, sizeof(job));
 	job.task = *task;
 	job.blocked = task->r % BOX == 0 && task->f % BOX == 0;
-	if (product == WEIGHTS)
-		launch_weights(&job, cuda);
-	else if (product == GATE_UP)
+	if (product == GATE_UP)
 		launch_rows<GATE_UP>(&job, cuda);
 	else if (product == DOWN)
 		launch_rows<DOWN>(&job, cuda);

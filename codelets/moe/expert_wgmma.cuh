@@ -2,7 +2,6 @@
 #ifndef K3_MOE_EXPERT_WGMMA_CUH
 #define K3_MOE_EXPERT_WGMMA_CUH
 #include "expert_dgrad.cuh"
-#include "expert_weights.cuh"
 #include "moe_finish.cuh"
 
 /* `n` boxes beside each other from a column on, by one copy if they are whole. */
@@ -20,17 +19,13 @@ template <int PRODUCT>
 static __device__ __forceinline__ void
 load_boxes(uint32_t to, uint32_t bar, const struct expert_job *job, const struct tile *t, int k)
 {
-	const CUtensorMap *x = &job->x[t->side], *y = &job->y[t->side];
+	const CUtensorMap *x = &job->x, *y = &job->y;
 
 	barrier_expect(bar, stage_bytes<PRODUCT>());
-	if (PRODUCT == WEIGHTS)
-		load_beside(to, bar, job, x, TILE_ROWS / BOX, t->row, t->from + k, 0);
-	else
-		box_load(to, x, bar, k, t->row, 0, 0);
+	box_load(to, x, bar, k, t->row, 0, 0);
 	to += X_BYTES;
 	if (y_turned<PRODUCT>())
-		load_beside(to, bar, job, y, y_boxes<PRODUCT>(), t->col, t->from + k,
-			    PRODUCT == WEIGHTS ? 0 : t->expert);
+		load_beside(to, bar, job, y, y_boxes<PRODUCT>(), t->col, k, t->expert);
 	else
 		box_load(to, y, bar, k, t->col, 0, t->expert);
 }
@@ -40,7 +35,7 @@ template <int PRODUCT>
 static __device__ __forceinline__ void
 load_tiles(const struct expert_job *job, const struct layout *l, int total)
 {
-	const int stages = stages_of<PRODUCT>();
+	const int stages = stages_of<PRODUCT>(), steps = (job->depth + BOX - 1) / BOX;
 	struct walk w = {0, (int)gridDim.x, total};
 	int stage = 0, round = 0;
 
@@ -48,7 +43,7 @@ load_tiles(const struct expert_job *job, const struct layout *l, int total)
 		if (n % 32 == 0)
 			walk_find<PRODUCT>(&w, job, l, i);
 		struct tile t = walk_tile(&w, n % 32);
-		for (int step = 0; step < t.steps; step++) {
+		for (int step = 0; step < steps; step++) {
 			if ((threadIdx.x & 31) == 0) {
 				barrier_wait(l->empty + 8 * stage, round ^ 1);
 				load_boxes<PRODUCT>(l->stages + stage * stage_bytes<PRODUCT>(),
@@ -83,63 +78,30 @@ await_stage(const struct layout *l, unsigned used)
 	return l->stages + stage * stage_bytes<PRODUCT>();
 }
 
-/* Rows from `rows` on of all boxes become zero. */
-static __device__ __forceinline__ void
-clear_tail(uint32_t stage, int rows, int group)
-{
-	const int boxes = stage_bytes<WEIGHTS>() / BOX_BYTES;
-	int words = (BOX - rows) * 8;
-
-	for (int i = threadIdx.x & 127; i < boxes * words; i += 128)
-		shared_store_16(stage + i / words * BOX_BYTES + rows * BOX_ROW_BYTES +
-					i % words * 16,
-				make_uint4(0, 0, 0, 0));
-	shared_publish();
-	group_sync(group);
-}
-
 /* d += the tile; where rows are not there, of what the stage held before. */
 template <int PRODUCT, int N>
 static __device__ __forceinline__ void
-multiply_tile(float (&d)[2][N], const struct tile *t, unsigned used, const struct layout *l,
-	      int group)
+multiply_tile(float (&d)[2][N], const struct expert_job *job, unsigned used, const struct layout *l)
 {
-	const int a_turned = PRODUCT == WEIGHTS, b_turned = y_turned<PRODUCT>();
+	const int b_turned = y_turned<PRODUCT>();
 
-	for (int k = 0; k < t->depth; k += BOX, used++) {
+	for (int k = 0; k < job->depth; k += BOX, used++) {
 		uint32_t at = await_stage<PRODUCT>(l, used);
-		if (PRODUCT == WEIGHTS && t->depth - k < BOX)
-			clear_tail(at, t->depth - k, group);
 		uint64_t a = box_operand(at), b = box_operand(at + X_BYTES);
 		wgmma_fence();
 #pragma unroll
 		for (int i = 0; i < BOX / 16; i++)
 #pragma unroll
 			for (int m = 0; m < 2; m++)
-				wgmma_boxes<a_turned, b_turned>(d[m],
-								a + i * operand_step<a_turned>() +
-									m * (BOX_BYTES >> 4),
-								b + i * operand_step<b_turned>());
+				wgmma_boxes<0, b_turned>(
+					d[m], a + i * operand_step<0>() + m * (BOX_BYTES >> 4),
+					b + i * operand_step<b_turned>());
 		wgmma_commit();
 		if (k > 0) {
 			wgmma_wait<1>();
 			release<PRODUCT>(l, used - 1);
 		}
 	}
-}
-
-static __device__ __forceinline__ void
-finish_sums(float (&d)[2][product_columns<WEIGHTS>() / 2], const struct expert_job *job,
-	    const struct tile *t, const struct layout *l, int index, int group)
-{
-	float *staged = l->staged + group * STAGED_FLOATS;
-
-	if (t->parts > 1 && !join_parts(d, job, t, l, index, group))
-		return;
-	if (t->side)
-		finish_weights<1>(d, &job->task, t, staged, group);
-	else
-		finish_weights<0>(d, &job->task, t, staged, group);
 }
 
 template <int PRODUCT, int N>
@@ -167,32 +129,28 @@ finish(const float (&d)[2][N], const struct expert_task *task, const struct tile
 template <int PRODUCT>
 static __device__ __forceinline__ void
 compute_tile(const struct expert_job *job, const struct layout *l, const struct tile *t,
-	     unsigned used, int index, int group, unsigned round)
+	     unsigned used, int group, unsigned round)
 {
 	const int N = product_columns<PRODUCT>() / 2;
 	float d[2][N];
-	unsigned last = used + (unsigned)(t->depth + BOX - 1) / BOX;
+	unsigned last = used + (unsigned)(job->depth + BOX - 1) / BOX;
 	float weight[2][2] = {};
 
 	if (PRODUCT == D_HIDDEN)
 		load_weights(weight, &job->task, t);
-	if (PRODUCT == WEIGHTS)
-		expect_weights(&job->task, t);
 #pragma unroll
 	for (int i = 0; i < N; i++)
 		d[0][i] = d[1][i] = 0;
 	barrier_wait(l->turn + 8 * group, (round & 1) ^ (group == 0));
-	multiply_tile<PRODUCT>(d, t, used, l, group);
+	multiply_tile<PRODUCT>(d, job, used, l);
 	if ((threadIdx.x & 31) == 0)
 		barrier_arrive(l->turn + 8 * (group ^ 1));
 	wgmma_wait<0>();
 	wgmma_pin(d[0]);
 	wgmma_pin(d[1]);
-	if (t->depth > 0)
+	if (job->depth > 0)
 		release<PRODUCT>(l, last - 1);
-	if constexpr (PRODUCT == WEIGHTS)
-		finish_sums(d, job, t, l, index, group);
-	else if constexpr (PRODUCT == D_HIDDEN)
+	if constexpr (PRODUCT == D_HIDDEN)
 		finish_hidden(&job->task, l, t, d, weight, GROUPS * round + group);
 	else
 		finish<PRODUCT>(d, &job->task, t);
@@ -210,8 +168,8 @@ compute_tiles(const struct expert_job *job, const struct layout *l, int total, i
 			walk_find<PRODUCT>(&w, job, l, i);
 		struct tile t = walk_tile(&w, n % 32);
 		if (n % GROUPS == group)
-			compute_tile<PRODUCT>(job, l, &t, used, i, group, (unsigned)n / GROUPS);
-		used += (unsigned)t.steps;
+			compute_tile<PRODUCT>(job, l, &t, used, group, (unsigned)n / GROUPS);
+		used += (unsigned)(job->depth + BOX - 1) / BOX;
 	}
 }
 
@@ -233,10 +191,8 @@ prepare(const struct expert_job *job, const struct layout *l)
 		barrier_publish();
 	}
 	__syncthreads();
-	order_experts<PRODUCT>(l, &job->task);
-	__syncthreads();
 	if (threadIdx.x < 32)
-		list_units<PRODUCT>(l, &job->task);
+		list_units(l, job->task.experts);
 	__syncthreads();
 }
 

@@ -10,12 +10,12 @@ launch_product(struct expert_job *job, const struct moe_product *p, const struct
 {
 	const int rows = y_rows<PRODUCT>();
 
-	describe_rows(&job->x[0], p->x, p->depth, p->rows, 1, 1, TILE_ROWS, 1);
+	describe_rows(&job->x, p->x, p->depth, p->rows, 1, 1, TILE_ROWS, 1);
 	if (PRODUCT == ROUTED)
-		describe_beside(&job->y[0], p->y, p->width, p->depth, 1, rows, y_boxes<PRODUCT>(),
+		describe_beside(&job->y, p->y, p->width, p->depth, 1, rows, y_boxes<PRODUCT>(),
 				job->blocked);
 	else
-		describe_rows(&job->y[0], p->y, p->depth, p->width, 1, 1, rows, 1);
+		describe_rows(&job->y, p->y, p->depth, p->width, 1, 1, rows, 1);
 	launch<PRODUCT>(job, cuda);
 }
 

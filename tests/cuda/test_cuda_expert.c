@@ -21,7 +21,8 @@ static const struct shape {
 	{300, 136, 200, 7, 3, ROUTE_RANDOM, 2, 6},   {500, 256, 128, 12, 2, ROUTE_FEW, 0, 12},
 	{129, 128, 192, 70, 4, ROUTE_SKEWED, 1, 69}, {1, 64, 48, 4, 1, ROUTE_RANDOM, 0, 4},
 	{0, 64, 48, 4, 2, ROUTE_RANDOM, 0, 4},	     {256, 512, 384, 32, 4, ROUTE_RANDOM, 0, 32},
-	{2100, 136, 104, 3, 1, ROUTE_FEW, 0, 3},     {4200, 24, 16, 3, 1, ROUTE_FEW, 0, 3}};
+	{2100, 136, 104, 3, 1, ROUTE_FEW, 0, 3},     {4200, 24, 16, 3, 1, ROUTE_FEW, 0, 3},
+	{9000, 136, 104, 2, 1, ROUTE_SKEWED, 0, 2}};
 
 #define EACH_SHAPE(s)                                                                              \
 	for (const struct shape *s = shapes; s < shapes + sizeof(shapes) / sizeof(*shapes); s++)

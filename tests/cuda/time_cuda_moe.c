@@ -163,19 +163,36 @@ measure(struct run *r, const char *name, void *args, kernel *f, double flops)
 #define MEASURE(r, name, args, stem, flops)                                                        \
 	measure(r, name, args, (kernel *)(void (*)(void))k3_##stem##_cuda_bf16, flops)
 
+static struct k3_expert_args
+expert_args(void)
+{
+	return (struct k3_expert_args){.t = T,
+				       .n_experts = E,
+				       .k = K,
+				       .r = R,
+				       .f = F,
+				       .e0 = 0,
+				       .e1 = (uint32_t)E,
+				       .beta1 = 4,
+				       .beta2 = 25};
+}
+
+/* The most that an operation of the table needs. */
+static size_t
+scratch_bytes(void)
+{
+	const size_t others = (size_t)64 << 20;
+	struct k3_expert_args a = expert_args();
+	size_t experts = k3_expert_wgrad_cuda_scratch(&a);
+
+	return experts > others ? experts : others;
+}
+
 static void
 time_experts(struct run *r, enum route_pattern pattern, const char *how)
 {
 	const double flops = 2.0 * (double)(T * K) * 3 * (double)(R * F);
-	struct k3_expert_args a = {.t = T,
-				   .n_experts = E,
-				   .k = K,
-				   .r = R,
-				   .f = F,
-				   .e0 = 0,
-				   .e1 = (uint32_t)E,
-				   .beta1 = 4,
-				   .beta2 = 25};
+	struct k3_expert_args a = expert_args();
 	struct route_case routes;
 	size_t tk = T * K;
 	char name[64];
@@ -307,7 +324,7 @@ main(int argc, char **argv)
 	cudaStream_t stream;
 
 	check(cudaStreamCreate(&stream), "cudaStreamCreate");
-	if (k3_cuda_init(&r.cuda, stream, (size_t)64 << 20) != K3_OK)
+	if (k3_cuda_init(&r.cuda, stream, scratch_bytes()) != K3_OK)
 		return 1;
 	check(cudaMalloc(&r.busy, BUSY_BYTES), "cudaMalloc");
 	r.pool = malloc(POOL * sizeof(*r.pool));
