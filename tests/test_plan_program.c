@@ -251,7 +251,7 @@ TEST(bad_options_are_refused_with_the_value_and_status_two)
 		{"--model tiny --tokens 1e300", "1e300"},
 		{"--model tiny --tokens 2147483648", "from 1 to 2147483647"},
 		{"--model tiny --tile-tokens 65", "multiple of 64"},
-		{"--model tiny --tile-tokens 0", "an integer from 64"},
+		{"--model tiny --tile-tokens 0", "a multiple of 64 up to"},
 		{"--model tiny --tile-tokens -64", "-64"},
 		{"--model tiny --accumulate 0", "--accumulate 0: must be an integer from 1"},
 		{"--model tiny --mesh tp=2", "tp=2"},

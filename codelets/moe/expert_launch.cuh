@@ -1,25 +1,8 @@
 /* The host's part of the products: operands as boxes, tiles of the worst split, the launch. */
 #ifndef K3_MOE_EXPERT_LAUNCH_CUH
 #define K3_MOE_EXPERT_LAUNCH_CUH
-#include <cudaTypedefs.h>
-
+#include "../cuda/tensor_map.cuh"
 #include "expert_wgmma.cuh"
-
-static PFN_cuTensorMapEncodeTiled_v12000
-map_encoder(void)
-{
-	static PFN_cuTensorMapEncodeTiled_v12000 encode;
-
-	if (!encode) {
-		enum cudaDriverEntryPointQueryResult found;
-		void *f = NULL;
-		K3_CUDA_CHECK(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000,
-							       cudaEnableDefault, &found));
-		K3_CUDA_CHECK(f ? cudaSuccess : cudaErrorSymbolNotFound);
-		encode = (PFN_cuTensorMapEncodeTiled_v12000)f;
-	}
-	return encode;
-}
 
 /* Operand [matrices, blocks, rows, cols] of elements that are stride[] apart, in boxes. */
 static void
@@ -34,10 +17,10 @@ describe(CUtensorMap *map, const void *p, const size_t dims[4], const size_t str
 		dim[i] = dims[i];
 	for (int i = 0; i < 3; i++)
 		stride[i] = strides[i] * sizeof(k3_bf16);
-	K3_CUDA_CHECK(map_encoder()(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, (void *)p, dim,
-				    stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
-				    CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-				    CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
+	K3_CUDA_CHECK(tensor_map_encoder()(
+		map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, (void *)p, dim, stride, box, step,
+		CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+		CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
 }
 
 /* Operand whose rows run along the contraction: boxes of box_rows rows, from `blocks` parts of a matrix. */

@@ -47,10 +47,10 @@ describe_gradient(CUtensorMap *map, void *p, size_t cols, size_t rows, size_t ex
 			 stride[2] = {cols * sizeof(float), rows * cols * sizeof(float)};
 	const cuuint32_t box[3] = {PIECE_COLS, (cuuint32_t)piece_rows, 1}, step[3] = {1, 1, 1};
 
-	K3_CUDA_CHECK(map_encoder()(map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 3, p, dim, stride, box,
-				    step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-				    CU_TENSOR_MAP_L2_PROMOTION_NONE,
-				    CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
+	K3_CUDA_CHECK(tensor_map_encoder()(
+		map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 3, p, dim, stride, box, step,
+		CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+		CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
 }
 
 /* Its blocks may start while the last ones of the kernel before run. */
