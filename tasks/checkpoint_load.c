@@ -140,10 +140,10 @@ load_all(struct k3_store *store, const struct k3_st *st, uint32_t kind, const ch
 	const struct k3_params *ps = &m->params;
 	int ret;
 
-	K3_TRY(k3_store_reserve(store, kind * m->n_blocks, m->n_blocks));
+	K3_TRY(k3_store_reserve(store, NULL, kind * m->n_blocks, m->n_blocks));
 	for (uint32_t i = 0; kind == 0 && i < m->n_blocks; i++)
 		if (m->copy[i] != K3_NO_DATUM)
-			K3_TRY(k3_store_reserve(store, (uint32_t)m->copy[i], 1));
+			K3_TRY(k3_store_reserve(store, NULL, (uint32_t)m->copy[i], 1));
 	for (size_t p = 0; p < ps->n; p++)
 		for (size_t b = 0; b < ps->param[p].n_blocks; b++)
 			K3_TRY(load_block(store, st, p, b, kind, suffix));

@@ -12,9 +12,10 @@ libk3_la_SOURCES += \
 	tasks/lane_call.h \
 	tasks/perfmodel_check.c \
 	tasks/room.c \
-	tasks/scheduler.c \
 	tasks/runtime.c \
+	tasks/scheduler.c \
 	tasks/store.c \
+	tasks/store_data.c \
 	tasks/submit.c \
 	tasks/trace.c \
 	tasks/trace_cuda.c \

@@ -25,8 +25,9 @@ struct k3_runtime *k3_store_runtime(const struct k3_store *store);
  * @return K3_OK, K3_ENOMEM, K3_ELIMIT (room.h; logged)
  */
 int k3_store_prepare(struct k3_store *store, const struct k3_plan *plan);
-/** The same for persistent data that are about to be written by k3_store_datum_write. */
-int k3_store_reserve(struct k3_store *store, uint32_t first, uint32_t n);
+/** The same for data that the program is about to write; plan may be NULL for persistent ones. */
+int k3_store_reserve(struct k3_store *store, const struct k3_plan *plan, uint32_t first,
+		     uint32_t n);
 /** Handle of a plan's datum; the plan was prepared. */
 starpu_data_handle_t k3_store_handle(const struct k3_store *store, const struct k3_plan *plan,
 				     uint32_t datum);
