@@ -1,4 +1,5 @@
 /* The beginning of a run: initial values of parameters, moments and biases. */
+#include "../common/log.h"
 #include "../common/rng.h"
 #include "../common/status.h"
 #include "optimizer.h"
@@ -40,14 +41,16 @@ init_block(struct k3_builder *b, size_t param, uint32_t datum, uint64_t seed, bo
 		init_part(b, datum, mode, part);
 		return;
 	}
-	for (size_t i = k3_params_tensor_at(ps, param, d->row0); i < ps->first_tensor[param + 1];
-	     i++) {
+	size_t filled = 0;
+	for (size_t i = k3_params_tensor_at(ps, param, d->row0); filled < d->rows; i++) {
 		struct k3_ckpt_tensor t;
+		K3_ASSERT(i < ps->first_tensor[param + 1]);
 		k3_params_tensor(ps, i, &t);
 		size_t first, n = k3_params_overlap(&t, d->row0, d->rows, &first);
 		b->plan->steps++;
 		if (n == 0)
-			break;
+			continue;
+		filled += n;
 		part.key = k3_rng_key(t.name, seed);
 		part.first_elem = (uint64_t)(first - t.row0) * p->cols;
 		part.offset_elems = (first - d->row0) * p->cols;

@@ -44,7 +44,7 @@ k3_gpu_memory_check(struct k3_gpu_memory *gpu, const struct k3_memory *memory)
 		if (k3_lane_bytes())
 			k3_info("tasks", "gpu%d: beside that, communicators took %.1f MiB",
 				starpu_memory_node_get_devid(node), mib(k3_lane_bytes()));
-		gpu->fits = gpu->fits && (total < 0 || need.all.bytes <= (uint64_t)total);
+		gpu->fits = gpu->fits && (total <= 0 || need.all.bytes <= (uint64_t)total);
 	}
 	K3_TRY(k3_room_check(&need));
 	if (!gpu->fits)

@@ -163,7 +163,7 @@ check_gpus(const struct k3_need *need)
 
 	for (unsigned node = 0; node < starpu_memory_nodes_get_count(); node++) {
 		starpu_ssize_t total = starpu_memory_get_total(node);
-		if (starpu_node_get_kind(node) != STARPU_CUDA_RAM || total < 0 ||
+		if (starpu_node_get_kind(node) != STARPU_CUDA_RAM || total <= 0 ||
 		    least <= (uint64_t)total)
 			continue;
 		k3_error("tasks",

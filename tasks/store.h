@@ -33,7 +33,8 @@ starpu_data_handle_t k3_store_handle(const struct k3_store *store, const struct 
 				     uint32_t datum);
 
 /** How a handle is used by what uses a datum of it so: a write keeps the other data that the handle
- * holds by now.  A first write is taken to happen. */
+ * holds by now.  A first write is taken to happen: when its submission fails, the store is only to be
+ * destroyed. */
 enum k3_mode k3_store_mode(struct k3_store *store, uint32_t datum, enum k3_mode mode);
 
 /**

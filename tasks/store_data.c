@@ -1,5 +1,6 @@
-/* What the program reads and writes of the store itself.  The trap: StarPU aborts where data that
- * nobody wrote are acquired. */
+/* What the program reads and writes of the store itself.  The traps: StarPU aborts where data that
+ * nobody wrote are acquired, and knows only of a whole handle whether it was written: the other data
+ * of a handle count as written then. */
 #include <stdlib.h>
 #include <string.h>
 

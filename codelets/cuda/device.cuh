@@ -183,19 +183,31 @@ sigmoid(float x)
 	return reciprocal(1.0f + power_of_2(-1.44269504f * x));
 }
 
-/** The next kernel of the stream may take the place of blocks that end: only for a kernel whose
- * successor begins with wait_for_predecessor, as k3_cuda_column_sums does. */
+/** The next kernel of the stream, if launched by may_start_early, may take the place of blocks that
+ * end. */
 static __device__ __forceinline__ void
 let_successor_start(void)
 {
 	asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 
-/** Until the kernel before this one has ended and its results are there. */
+/** Until the kernel before this one has ended and its results are there: before anything that it
+ * writes is read or written. */
 static __device__ __forceinline__ void
 wait_for_predecessor(void)
 {
 	asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
+/** The kernel may start before the one before it on the stream has ended.  That one must have been
+ * launched without this: then the results of those before it are there. */
+static inline void
+may_start_early(cudaLaunchConfig_t *config, cudaLaunchAttribute *attribute)
+{
+	attribute->id = cudaLaunchAttributeProgrammaticStreamSerialization;
+	attribute->val.programmaticStreamSerializationAllowed = 1;
+	config->attrs = attribute;
+	config->numAttrs = 1;
 }
 
 /** Blocks for n elements, per_block each; at least one. */

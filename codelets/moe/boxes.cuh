@@ -91,20 +91,6 @@ group_sync(int group)
 	asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
 }
 
-/** The next kernel of the stream may start where this one's blocks end, if it was launched to. */
-static __device__ __forceinline__ void
-let_next_start(void)
-{
-	asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-}
-
-/** Until what the kernels before have written is there. */
-static __device__ __forceinline__ void
-wait_for_last(void)
-{
-	asm volatile("griddepcontrol.wait;" ::: "memory");
-}
-
 /** What lies outside of the operand is zero. */
 static __device__ __forceinline__ void
 box_load(uint32_t to, const CUtensorMap *map, uint32_t barrier, int col, int row, int block,

@@ -117,7 +117,7 @@ weighted_hidden(T *h, const T *gu, struct expert_task task)
 	size_t row = at / (f / N), c = (at - row * (f / N)) * N;
 	float g[N], u[N], weight;
 
-	asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+	let_successor_start();
 	if (row < (size_t)task.offs[0] || row >= (size_t)task.offs[task.experts])
 		return;
 	weight = task.w[task.src[row]];

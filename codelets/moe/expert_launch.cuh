@@ -94,14 +94,12 @@ launch(const struct expert_job *job, const struct k3_cuda *cuda)
 
 	K3_CUDA_CHECK(cudaFuncSetAttribute(
 		multiply<PRODUCT>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
-	early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-	early.val.programmaticStreamSerializationAllowed = 1;
 	config.gridDim = dim3((unsigned)(tiles > cuda->processors ? cuda->processors : tiles));
 	config.blockDim = dim3(BLOCK_THREADS);
 	config.dynamicSmemBytes = bytes;
 	config.stream = (cudaStream_t)cuda->stream;
-	config.attrs = &early;
-	config.numAttrs = follows<PRODUCT>() ? 1 : 0;
+	if (follows<PRODUCT>())
+		may_start_early(&config, &early);
 	K3_CUDA_CHECK(cudaLaunchKernelEx(&config, multiply<PRODUCT>, *job));
 	K3_CUDA_LAUNCHED("multiply");
 }

@@ -81,7 +81,7 @@ enum { RING_CHUNKS = 5, CHUNK_BYTES = 2 * BOX_BYTES, TILE_CHUNKS = 4 };
 
 template <int PRODUCT>
 static __host__ __device__ constexpr int
-ring_bytes(void)
+chunks_bytes(void)
 {
 	return PRODUCT == D_HIDDEN ? RING_CHUNKS * CHUNK_BYTES : 0;
 }
@@ -119,7 +119,7 @@ template <int PRODUCT>
 static __host__ __device__ constexpr size_t
 shared_bytes(int experts)
 {
-	return 1024 + stages_of<PRODUCT>() * stage_bytes<PRODUCT>() + ring_bytes<PRODUCT>() + 128 +
+	return 1024 + stages_of<PRODUCT>() * stage_bytes<PRODUCT>() + chunks_bytes<PRODUCT>() + 128 +
 	       ring_turn_bytes<PRODUCT>() + 2 * sizeof(int) * ((size_t)experts + 1);
 }
 
@@ -129,7 +129,7 @@ layout_of(unsigned char *raw, int experts)
 {
 	unsigned char *base = raw + (1024 - (shared_address(raw) & 1023)) % 1024;
 	unsigned char *ring = base + stages_of<PRODUCT>() * stage_bytes<PRODUCT>(),
-		      *bars = ring + ring_bytes<PRODUCT>();
+		      *bars = ring + chunks_bytes<PRODUCT>();
 	struct layout l;
 
 	l.stages = shared_address(base);

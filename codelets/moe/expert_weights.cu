@@ -61,16 +61,13 @@ launch_weights(const struct grad_job *job, const struct k3_cuda *cuda)
 	size_t most = (task->tk / (size_t)task->part_rows + (size_t)task->experts) *
 		      (size_t)(job->tiles[0] + job->tiles[1]);
 	cudaLaunchConfig_t config = {};
-	cudaLaunchAttribute attr;
+	cudaLaunchAttribute early;
 
-	attr.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-	attr.val.programmaticStreamSerializationAllowed = 1;
 	config.gridDim = dim3(most > cuda->processors ? cuda->processors : (unsigned)most);
 	config.blockDim = dim3(BLOCK_THREADS);
 	config.dynamicSmemBytes = grad_shared_bytes(task->experts);
 	config.stream = (cudaStream_t)cuda->stream;
-	config.attrs = &attr;
-	config.numAttrs = 1;
+	may_start_early(&config, &early);
 	K3_CUDA_CHECK(cudaFuncSetAttribute(sum_weights, cudaFuncAttributeMaxDynamicSharedMemorySize,
 					   (int)config.dynamicSmemBytes));
 	K3_CUDA_CHECK(cudaLaunchKernelEx(&config, sum_weights, *job));

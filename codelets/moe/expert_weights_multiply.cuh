@@ -53,7 +53,7 @@ bring_tiles(const struct grad_job *job, unsigned char *base)
 		hand_over(base, &t, n);
 		if (t.side && !hidden) {
 			/* until the kernel before has ended */
-			asm volatile("griddepcontrol.wait;" ::: "memory");
+			wait_for_predecessor();
 			hidden = true;
 		}
 		for (int k = 0; k < t.depth; k += SLAB) {

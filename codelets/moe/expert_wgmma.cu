@@ -12,7 +12,7 @@
 bool
 k3i_expert_wgmma_can(const struct expert_task *task)
 {
-	if (task->tk == 0 || task->r % 8 || task->f % 8 || !aligned(task->gu))
+	if (task->tk == 0 || task->f == 0 || task->r % 8 || task->f % 8 || !aligned(task->gu))
 		return false;
 	for (int i = 0; i < 2; i++)
 		if (!aligned(task->x[i]) || !aligned(task->y[i]) || !aligned(task->out[i]))

@@ -206,10 +206,10 @@ __launch_bounds__(BLOCK_THREADS, 1) multiply(const __grid_constant__ struct expe
 	int total;
 
 	if (PRODUCT == GATE_UP || PRODUCT == D_HIDDEN)
-		let_next_start();
+		let_successor_start();
 	prepare<PRODUCT>(&job, &l);
 	if (follows<PRODUCT>())
-		wait_for_last();
+		wait_for_predecessor();
 	total = count_tiles<PRODUCT>(&job, &l);
 	if (threadIdx.x < 128) {
 		registers_less<LOADER_REGISTERS>();

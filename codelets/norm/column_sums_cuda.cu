@@ -58,12 +58,10 @@ k3_cuda_column_sums(const struct k3_cuda *cuda, const struct k3_cuda_column_sum 
 		return;
 	for (size_t i = 0; i < n_sums; i++)
 		all.s[i] = sums[i];
-	early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-	early.val.programmaticStreamSerializationAllowed = 1;
 	launch.gridDim = dim3(blocks_for(d, 32), (unsigned)n_sums);
 	launch.blockDim = dim3(32, 32);
 	launch.stream = (cudaStream_t)cuda->stream;
-	launch.attrs = &early;
-	launch.numAttrs = 1;
+	may_start_early(&launch, &early);
 	K3_CUDA_CHECK(cudaLaunchKernelEx(&launch, column_sums, all, parts, pitch, d));
+	K3_CUDA_LAUNCHED("column_sums");
 }
