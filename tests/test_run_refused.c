@@ -175,6 +175,17 @@ TEST(what_starpu_would_abort_at_or_pass_over_is_refused_by_every_program)
 			expect_refused(&use[i], refused[k][0], "", refused[k][1]);
 }
 
+TEST(calibrate_refuses_an_environment_before_its_first_row)
+{
+	struct program_result r = program_run("STARPU_SCHED=nope", "k3_bench",
+					      "calibrate --machine %s", scratch_path("m.json"));
+
+	cr_expect_eq(r.status, 2, "%d", r.status);
+	cr_expect_str_empty(r.out, "%s", r.out);
+	cr_expect(strstr(scratch_log(), "STARPU_SCHED=nope (environment)"), "%s", scratch_log());
+	program_free(&r);
+}
+
 TEST(variables_that_starpu_would_abort_at_or_pass_over_are_refused)
 {
 	static const char *const refused[][2] = {
