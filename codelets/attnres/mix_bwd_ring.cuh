@@ -163,14 +163,7 @@ columns_put(const struct bwd_columns<PACKS, N> &c, const struct bwd_task &k, flo
 		run_store<float, N>(to, c.dw[p]);
 		run_store<float, N>(to + d, c.e[p]);
 	}
-	__syncthreads();
-	for (uint32_t i = threadIdx.y * blockDim.x + threadIdx.x; i < all;
-	     i += blockDim.x * blockDim.y) {
-		float sum = 0;
-		for (unsigned q = 0; q < blockDim.y; q++)
-			sum += shared[q * all + i];
-		k.part[(size_t)blockIdx.x * all + i] = sum;
-	}
+	teams_add(k.part + (size_t)blockIdx.x * all, shared, all);
 }
 
 template <typename T, int PACKS>

@@ -42,6 +42,20 @@ team_sums(float *x, float *part)
 			x[i] += part[k * N + i];
 }
 
+/** Sums over the block's teams, to n values: what each has left at shared, [teams][n]. */
+static __device__ __forceinline__ void
+teams_add(float *to, const float *shared, uint32_t n)
+{
+	__syncthreads();
+	for (uint32_t i = threadIdx.y * blockDim.x + threadIdx.x; i < n;
+	     i += blockDim.x * blockDim.y) {
+		float sum = 0;
+		for (unsigned team = 0; team < blockDim.y; team++)
+			sum += shared[team * n + i];
+		to[i] = sum;
+	}
+}
+
 /** Threads of a team for rows of `packs` packs, `each` to a thread at most. */
 static inline unsigned
 team_threads(size_t packs, size_t each)

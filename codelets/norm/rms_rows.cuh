@@ -168,14 +168,7 @@ put_columns(float *part, float *shared, const float (*columns)[k3_pack<T>::n], c
 		if (at[i] < bytes)
 			run_store<float, k3_pack<T>::n>(
 				shared + threadIdx.y * d + at[i] / sizeof(T), columns[i]);
-	__syncthreads();
-	for (uint32_t c = threadIdx.y * blockDim.x + threadIdx.x; c < d;
-	     c += blockDim.x * blockDim.y) {
-		float sum = 0;
-		for (unsigned k = 0; k < blockDim.y; k++)
-			sum += shared[k * d + c];
-		part[(size_t)blockIdx.x * d + c] = sum;
-	}
+	teams_add(part + (size_t)blockIdx.x * d, shared, d);
 }
 
 /* dx = r (dn - n mean(dn n)) + addends.  The sums over rows that give the weight's gradient stay in
