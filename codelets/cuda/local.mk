@@ -86,6 +86,7 @@ cuda_headers = \
 	codelets/cuda/pointers.cuh \
 	codelets/cuda/ring.cuh \
 	codelets/cuda/runs.cuh \
+	codelets/cuda/shared.cuh \
 	codelets/cuda/situ.cuh \
 	codelets/cuda/team.cuh \
 	codelets/cuda/tensor_map.cuh \
