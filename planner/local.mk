@@ -36,6 +36,7 @@ libk3_la_SOURCES += \
 	planner/plan_graph.h \
 	planner/plan_json.c \
 	planner/plan_memory.c \
+	planner/plan_options.c \
 	planner/plan_order.c \
 	planner/plan_report.c \
 	planner/plan_size.c \
