@@ -21,6 +21,9 @@ void trace_case_released(struct k3_trace *trace, int worker, double ready, doubl
 void trace_case_ran(struct k3_trace *trace, enum k3_op op, enum k3_pass pass, int layer, int worker,
 		    double ready, double start, double end);
 
+/** Two steps on two workers, 20 ms each: 10 tasks in the first, 2 in the second. */
+void trace_case_two_steps(struct k3_trace *trace);
+
 /** A file of the scratch folder as text (malloc'ed). */
 char *trace_case_file(const char *name);
 /** How often a part stands in a text. */
