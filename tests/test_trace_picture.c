@@ -8,6 +8,7 @@
 
 #include "../common/status.h"
 #include "../common/colors.h"
+#include "fixture.h"
 #include "paje.h"
 #include "scratch.h"
 #include "trace_case.h"
@@ -24,8 +25,8 @@ elements(const char *svg, const char *name)
 	snprintf(open, sizeof(open), "<%s", name);
 	snprintf(close, sizeof(close), "</%s>", name);
 	cr_assert(strncmp(svg, "<svg ", 5) == 0 && strstr(svg, "</svg>\n"));
-	cr_assert_eq(trace_case_count(svg, "<text"), trace_case_count(svg, "</text>"));
-	return trace_case_count(svg, open);
+	cr_assert_eq(fixture_count(svg, "<text"), fixture_count(svg, "</text>"));
+	return fixture_count(svg, open);
 }
 
 TEST(the_picture_shows_the_last_complete_step_with_every_task)
@@ -45,7 +46,7 @@ TEST(the_picture_shows_the_last_complete_step_with_every_task)
 	cr_assert(strstr(svg, ">step 2: 21.0 ms, 3 tasks, kernels 71.4 % of 2 workers x wall<"),
 		  "%s", svg);
 	snprintf(color, sizeof(color), "#%06x", k3_family_color[K3_FAMILY_MLA]);
-	cr_assert_eq(trace_case_count(svg, color), 2 + 1, "two boxes and the legend:\n%s", svg);
+	cr_assert_eq(fixture_count(svg, color), 2 + 1, "two boxes and the legend:\n%s", svg);
 	cr_assert(strstr(svg, ">mla 71.4 %<") && strstr(svg, ">idle 28.6 %<"), "%s", svg);
 	cr_assert(strstr(svg, ">forward<") && strstr(svg, ">cpu1<"), "%s", svg);
 	cr_assert(elements(svg, "rect") > 5);
@@ -224,9 +225,9 @@ TEST(vite_draws_the_last_step_and_a_layer_of_it_off_screen)
 	snprintf(want, sizeof(want), "vite offscreen -t 30.000000:50.000000 -e %s %s\n",
 		 scratch_path("t/vite.svg"), scratch_path("t/k3-step.paje"));
 	cr_assert(strstr(calls, want), "no %s in %s", want, calls);
-	cr_assert_eq(trace_case_count(calls, "vite offscreen -t 30.000000:50.000000"), 2, "%s",
+	cr_assert_eq(fixture_count(calls, "vite offscreen -t 30.000000:50.000000"), 2, "%s",
 		     calls);
-	cr_assert_eq(trace_case_count(calls, "rsvg-convert "), 4, "%s", calls);
+	cr_assert_eq(fixture_count(calls, "rsvg-convert "), 4, "%s", calls);
 	snprintf(want, sizeof(want), "-o %s %s\n", scratch_path("t/trace.png"),
 		 scratch_path("t/trace.svg"));
 	cr_assert(strstr(calls, want), "no %s in %s", want, calls);
@@ -246,6 +247,6 @@ TEST(a_viewer_that_fails_costs_its_picture_only)
 	cr_assert(strstr(log, "info: trace: no picture by rsvg-convert: it failed"), "%s", log);
 	cr_assert(strstr(log, "info: trace: no picture by vite: it failed"), "%s", log);
 	char *calls = trace_case_file("calls");
-	cr_assert_eq(trace_case_count(calls, "\n"), 2, "tried again: %s", calls);
+	cr_assert_eq(fixture_count(calls, "\n"), 2, "tried again: %s", calls);
 	free(calls);
 }

@@ -126,17 +126,6 @@ trace_case_file(const char *name)
 	return (char *)scratch_read(name, &bytes);
 }
 
-size_t
-trace_case_count(const char *text, const char *part)
-{
-	size_t n = 0, bytes = strlen(part);
-
-	/* a sanitizer's strstr takes the length of the whole text each time */
-	for (const char *p = text; *p; p++)
-		n += *p == *part && strncmp(p, part, bytes) == 0;
-	return n;
-}
-
 void
 trace_case_expect(const struct paje *p, const char *container, size_t n, const char *value,
 		  double begin, double end)

@@ -26,8 +26,6 @@ void trace_case_two_steps(struct k3_trace *trace);
 
 /** A file of the scratch folder as text (malloc'ed). */
 char *trace_case_file(const char *name);
-/** How often a part stands in a text. */
-size_t trace_case_count(const char *text, const char *part);
 /** The n-th state of a container is this one; times in ms. */
 void trace_case_expect(const struct paje *paje, const char *container, size_t n, const char *value,
 		       double begin, double end);
