@@ -54,6 +54,9 @@ libk3_la_SOURCES += \
 	planner/text_head.c \
 	planner/text_kda.c \
 	planner/text_mla.c \
+	planner/text_moe.c \
+	planner/text_moe.h \
+	planner/text_moe_bwd.c \
 	planner/vision.c \
 	planner/vision.h \
 	planner/vision_args.c \
