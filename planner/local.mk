@@ -22,6 +22,7 @@ libk3_la_SOURCES += \
 	planner/mesh_comm.h \
 	planner/model.c \
 	planner/model_flops.c \
+	planner/operands.c \
 	planner/optimizer.c \
 	planner/optimizer.h \
 	planner/optimizer_groups.c \
@@ -50,6 +51,7 @@ libk3_la_SOURCES += \
 	planner/slots.c \
 	planner/text.c \
 	planner/text.h \
+	planner/text_data.c \
 	planner/text_ffn.c \
 	planner/text_head.c \
 	planner/text_kda.c \
