@@ -62,6 +62,7 @@ libk3_la_SOURCES += \
 	codelets/optim/optim_cuda.h \
 	codelets/optim/param_init_cpu.c \
 	codelets/optim/router_bias_cpu.c \
+	codelets/optim/verdict.h \
 	codelets/vec/vec.h \
 	codelets/vec/vec_act.h \
 	codelets/vec/vec_avx2_cpu.c \

@@ -205,22 +205,6 @@ out:
 	return ret;
 }
 
-static int
-read_fingerprint(struct bench *b, uint64_t *print)
-{
-	const struct k3_model *m = b->session.model;
-	uint64_t word;
-	int ret = K3_OK;
-
-	*print = K3_FNV_START;
-	for (uint32_t i = 0; i < m->n_hash; i++) {
-		K3_TRY(k3_store_datum_read(b->session.store, NULL, m->hash + i, &word));
-		*print = k3_fnv1a(*print, &word, sizeof(word));
-	}
-out:
-	return ret;
-}
-
 /* Ids are drawn evenly.  Logits are about normal: the head's input has a mean square of 1, its
  * weights are normal with variance 1/D, cut at three deviations, which leaves 0.9733 of that
  * (model.md 1.3).  So the loss is ln V + variance / 2, give or take what that many samples allow.
@@ -257,7 +241,7 @@ check(struct bench *b, struct k3i_step_result *r)
 		K3_TRY(check_loss(b, r->loss, &r->expected_loss));
 		K3_TRY(run_steps(b, CHECK_STEPS - 1, &later));
 		r->second_loss = later;
-		K3_TRY(read_fingerprint(b, i == 0 ? &r->fingerprint : &again));
+		K3_TRY(k3_store_fingerprint(b->session.store, i == 0 ? &r->fingerprint : &again));
 	}
 	if (b->session.model->n_hash && again != r->fingerprint) {
 		k3_error("drivers", "the same steps gave the fingerprints %016llx and %016llx",

@@ -52,6 +52,8 @@ drivers_libdrivers_la_SOURCES = \
 	drivers/verify_quantile.c \
 	drivers/verify_report.c \
 	drivers/verify_routes.c \
+	drivers/verify_settings.c \
+	drivers/verify_settings.h \
 	drivers/verify_train.c \
 	drivers/verify_vision.c
 

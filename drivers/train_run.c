@@ -11,7 +11,6 @@
 
 #include "../common/clock.h"
 #include "../common/log.h"
-#include "../common/rng.h"
 #include "../common/schedule.h"
 #include "../common/status.h"
 #include "../tasks/usage.h"
@@ -94,23 +93,6 @@ out:
 	return ret;
 }
 
-/* Hash words of the step just done; only after a drain, they are single. */
-static int
-fingerprint(struct k3i_trainer *t, uint64_t *print)
-{
-	const struct k3_model *m = t->session.model;
-	uint64_t word;
-	int ret = K3_OK;
-
-	*print = K3_FNV_START;
-	for (uint32_t i = 0; i < m->n_hash; i++) {
-		K3_TRY(k3_store_datum_read(t->session.store, NULL, m->hash + i, &word));
-		*print = k3_fnv1a(*print, &word, sizeof(word));
-	}
-out:
-	return ret;
-}
-
 /* Waits for the scalars of a step and prints its line. */
 static int
 finish_step(struct k3i_trainer *t, uint64_t step)
@@ -124,7 +106,7 @@ finish_step(struct k3i_trainer *t, uint64_t step)
 	double time = k3_clock_s(CLOCK_MONOTONIC), ms = (time - t->last_time) * 1e3;
 	t->last_time = time;
 	if (t->options->fingerprint)
-		K3_TRY(fingerprint(t, &print));
+		K3_TRY(k3_store_fingerprint(t->session.store, &print));
 	double loss = out[K3_OUT_VALID] > 0 ? out[K3_OUT_LOSS_SUM] / out[K3_OUT_VALID] : 0;
 	printf("%llu\t%.9g\t%.9g\t%.9g\t%.9g\t%.9g", (unsigned long long)(step + 1), loss,
 	       out[K3_OUT_NORM], t->flight[step & 1].lr, t->flight[step & 1].tokens / ms * 1e3, ms);

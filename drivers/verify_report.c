@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "../common/log.h"
+#include "median.h"
 #include "verify.h"
 
 static const double second_chance = 1e-7; /* of the largest value of the class */
@@ -163,14 +164,6 @@ passes(const struct k3_verify_entry *e, double most)
 	return e->ratio <= e->tolerance || e->max_abs <= second_chance * most;
 }
 
-static int
-ascending(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-
-	return x < y ? -1 : x > y;
-}
-
 /* Median error over the tensors of a class that are not all zero. */
 static double
 class_median(const struct k3_verify_report *r, const char *cls)
@@ -182,10 +175,8 @@ class_median(const struct k3_verify_report *r, const char *cls)
 	for (size_t i = 0; i < r->n; i++)
 		if (strcmp(r->entry[i].cls, cls) == 0 && r->entry[i].want_max > 0)
 			ratio[n++] = r->entry[i].ratio;
-	if (n) {
-		qsort(ratio, n, sizeof(*ratio), ascending);
-		median = (ratio[(n - 1) / 2] + ratio[n / 2]) / 2;
-	}
+	if (n)
+		median = k3i_median(ratio, n);
 	free(ratio);
 	return median;
 }

@@ -8,6 +8,7 @@
 #include "../common/schedule.h"
 #include "../common/status.h"
 #include "verify.h"
+#include "verify_settings.h"
 
 struct train_case {
 	const struct k3_st *st;
@@ -15,125 +16,11 @@ struct train_case {
 	struct k3_verify_report *report;
 	struct k3_session session;
 	struct k3_config config;
-	struct k3_plan_options plan_options;
-	size_t steps, accumulation, warmup;
-	double lr, decay_ratio, lr_floor;
+	struct k3i_verify_settings set;
 	double *loss_sums;	    /* [steps, accumulation] */
 	double *loss, *norm, *rate; /* [steps] */
 	int32_t *tokens, *valid;    /* [steps, accumulation], [steps] */
 };
-
-/* A number of the settings; what is absent keeps its value. */
-static int
-read_number(const json_t *train, const char *key, double lo, double hi, double *value)
-{
-	json_t *v = json_object_get(train, key);
-
-	if (!v)
-		return K3_OK;
-	*value = json_number_value(v);
-	if (json_is_number(v) && *value >= lo && *value <= hi)
-		return K3_OK;
-	k3_error("drivers", "metadata train: %s must be a number from %g to %g", key, lo, hi);
-	return K3_EFORMAT;
-}
-
-static int
-read_count(const json_t *train, const char *key, long long lo, size_t *value)
-{
-	enum { MOST = 10000 }; /* far above every case; keeps the products small */
-	json_t *v = json_object_get(train, key);
-	long long x = v ? json_integer_value(v) : (long long)*value;
-
-	if ((v && !json_is_integer(v)) || x < lo || x > MOST) {
-		k3_error("drivers", "metadata train: %s must be an integer from %lld to %d", key,
-			 lo, MOST);
-		return K3_EFORMAT;
-	}
-	*value = (size_t)x;
-	return K3_OK;
-}
-
-static int
-read_betas(const json_t *train, struct k3_plan_options *o)
-{
-	json_t *betas = json_object_get(train, "betas"), *beta1 = json_array_get(betas, 0),
-	       *beta2 = json_array_get(betas, 1);
-
-	if (!betas)
-		return K3_OK;
-	o->adam_beta1 = json_number_value(beta1);
-	o->adam_beta2 = json_number_value(beta2);
-	if (json_array_size(betas) == 2 && json_is_number(beta1) && json_is_number(beta2) &&
-	    o->adam_beta1 >= 0 && o->adam_beta1 < 1 && o->adam_beta2 >= 0 && o->adam_beta2 < 1)
-		return K3_OK;
-	k3_error("drivers", "metadata train: betas must be two numbers from 0 to below 1");
-	return K3_EFORMAT;
-}
-
-/* The rule of the expert balance, and the form of the decay, of which there is one. */
-static int
-read_names(const json_t *train, struct k3_plan_options *o)
-{
-	json_t *balance = json_object_get(train, "balance"),
-	       *decay = json_object_get(train, "decay");
-	const char *rule = balance && !json_is_null(balance) ? json_string_value(balance) : "none",
-		   *form = decay ? json_string_value(decay) : "linear";
-
-	if (!rule || (strcmp(rule, "none") != 0 && strcmp(rule, "quantile") != 0 &&
-		      strcmp(rule, "sign") != 0)) {
-		k3_error("drivers", "metadata train: balance must be quantile, sign or none");
-		return K3_EFORMAT;
-	}
-	if (!form || strcmp(form, "linear") != 0) {
-		k3_error("drivers", "metadata train: decay must be linear");
-		return K3_EFORMAT;
-	}
-	o->balance = strcmp(rule, "none") == 0	     ? K3_BALANCE_NONE
-		     : strcmp(rule, "quantile") == 0 ? K3_BALANCE_QUANTILE
-						     : K3_BALANCE_SIGN;
-	return K3_OK;
-}
-
-static int
-read_settings(struct train_case *c)
-{
-	struct k3_plan_options *o = &c->plan_options;
-	const struct {
-		const char *key;
-		double lo, hi, *value;
-	} part[] = {
-		{"lr", 0, 1e3, &c->lr},
-		{"decay_ratio", 0, 1, &c->decay_ratio},
-		{"lr_floor", 0, 1, &c->lr_floor},
-		{"adam_eps", 0, 1, &o->adam_eps},
-		{"weight_decay", 0, 1e3, &o->weight_decay},
-		{"clip_norm", 0, 1e9, &o->clip_norm},
-		{"clip_eps", 0, 1, &o->clip_eps},
-		{"balance_u", 0, 1, &o->balance_u},
-	};
-	json_t *train = NULL;
-	int ret;
-
-	k3_plan_options_init(o);
-	o->tile_tokens = c->options->tile_tokens;
-	o->balance_u = 1e-3;
-	c->accumulation = 1;
-	c->warmup = 2;
-	c->lr = 8e-4;
-	c->decay_ratio = 0.8;
-	K3_TRY(k3i_verify_metadata(c->st, "train", JSON_OBJECT, &train));
-	K3_TRY(read_count(train, "steps", 1, &c->steps));
-	K3_TRY(read_count(train, "accumulation", 1, &c->accumulation));
-	K3_TRY(read_count(train, "warmup", 0, &c->warmup));
-	for (size_t i = 0; i < sizeof(part) / sizeof(part[0]); i++)
-		K3_TRY(read_number(train, part[i].key, part[i].lo, part[i].hi, part[i].value));
-	K3_TRY(read_betas(train, o));
-	K3_TRY(read_names(train, o));
-out:
-	json_decref(train);
-	return ret;
-}
 
 /* Inputs of one microbatch; forced ids only when asked for. */
 struct microbatch {
@@ -212,13 +99,13 @@ run_microbatch(struct train_case *c, size_t step, size_t m, const struct microba
 	int ret;
 
 	for (size_t i = 0; i < m; i++)
-		before += c->loss_sums[step * c->accumulation + i];
+		before += c->loss_sums[step * c->set.accumulation + i];
 	K3_TRY(k3_plan_cache_get(s->cache, &layout, &what, s->clock++, &plan));
 	K3_TRY(k3_submit_plan(s->store, plan, &batch, m == 0 ? hyper : NULL));
 	k3_runtime_drain(s->runtime);
 	K3_TRY(k3_store_datum_read(s->store, NULL, s->model->loss_acc, acc));
-	c->loss_sums[step * c->accumulation + m] = acc[K3_LOSS_SUM] - before;
-	c->tokens[step * c->accumulation + m] = (int32_t)mb->t;
+	c->loss_sums[step * c->set.accumulation + m] = acc[K3_LOSS_SUM] - before;
+	c->tokens[step * c->set.accumulation + m] = (int32_t)mb->t;
 out:
 	return ret;
 }
@@ -245,7 +132,7 @@ compare_balance(struct train_case *c, size_t step)
 		snprintf(name, sizeof(name), "step.router_counts.%u", l);
 		snprintf(label, sizeof(label), "%s step %zu", name, step);
 		int32_t *want_count = k3i_verify_i32(c->st, name, &n);
-		if (want_count && n == c->steps * e)
+		if (want_count && n == c->set.steps * e)
 			k3_verify_compare_ints(c->report, "step.router_counts", label,
 					       K3_PLACE_LAYERS + (int)l, count,
 					       want_count + step * e, e);
@@ -254,7 +141,7 @@ compare_balance(struct train_case *c, size_t step)
 		snprintf(name, sizeof(name), "step.bias.%u", l);
 		snprintf(label, sizeof(label), "%s step %zu", name, step);
 		double *want = k3i_verify_f64(c->st, name, &n);
-		if (want && n == c->steps * e)
+		if (want && n == c->set.steps * e)
 			k3_verify_compare(c->report, "step.bias", label, K3_PLACE_LAYERS + (int)l,
 					  got, want + step * e, e, 2e-6, false);
 		else
@@ -271,23 +158,24 @@ static int
 run_step(struct train_case *c, size_t step)
 {
 	double hyper[K3_HYPER_LEN] = {0}, out[K3_OUT_LEN];
-	struct microbatch *mb = calloc(c->accumulation, sizeof(*mb));
+	struct microbatch *mb = calloc(c->set.accumulation, sizeof(*mb));
 	const struct k3_plan *optimizer;
 	int ret = mb ? K3_OK : K3_ENOMEM;
 
 	K3_TRY(ret);
-	for (size_t m = 0; m < c->accumulation; m++) {
+	for (size_t m = 0; m < c->set.accumulation; m++) {
 		K3_TRY(microbatch_read(c, step, m, &mb[m]));
 		for (size_t i = 0; i < mb[m].t; i++)
 			hyper[K3_HYPER_VALID] += mb[m].labels[i] >= 0;
 	}
-	c->rate[step] = c->lr * k3_lr_factor((long long)step, (long long)c->steps,
-					     (long long)c->warmup, c->decay_ratio, c->lr_floor);
+	c->rate[step] = c->set.lr * k3_lr_factor((long long)step, (long long)c->set.steps,
+						 (long long)c->set.warmup, c->set.decay_ratio,
+						 c->set.lr_floor);
 	c->valid[step] = (int32_t)hyper[K3_HYPER_VALID];
 	hyper[K3_HYPER_INV_N] = hyper[K3_HYPER_VALID] > 0 ? 1 / hyper[K3_HYPER_VALID] : 0;
 	hyper[K3_HYPER_LR] = c->rate[step];
 	hyper[K3_HYPER_STEP] = (double)(step + 1);
-	for (size_t m = 0; m < c->accumulation; m++) {
+	for (size_t m = 0; m < c->set.accumulation; m++) {
 		k3_runtime_step(c->session.runtime, (int32_t)step + 1, (int32_t)m);
 		K3_TRY(run_microbatch(c, step, m, &mb[m], hyper));
 	}
@@ -301,7 +189,7 @@ run_step(struct train_case *c, size_t step)
 	c->norm[step] = out[K3_OUT_NORM];
 	compare_balance(c, step);
 out:
-	for (size_t m = 0; mb && m < c->accumulation; m++)
+	for (size_t m = 0; mb && m < c->set.accumulation; m++)
 		microbatch_free(&mb[m]);
 	free(mb);
 	return ret;
@@ -408,12 +296,12 @@ compare_all(struct train_case *c)
 {
 	const struct k3_params *ps = &c->session.model->params;
 
-	compare_series(c, "step.loss", c->loss, c->steps, 2e-6);
-	compare_series(c, "step.grad_norm", c->norm, c->steps, 3e-4);
-	compare_series(c, "step.lr", c->rate, c->steps, 1e-12);
-	compare_series(c, "step.loss_sums", c->loss_sums, c->steps * c->accumulation, 2e-6);
-	compare_counts(c, "step.tokens", c->tokens, c->steps * c->accumulation);
-	compare_counts(c, "step.valid_labels", c->valid, c->steps);
+	compare_series(c, "step.loss", c->loss, c->set.steps, 2e-6);
+	compare_series(c, "step.grad_norm", c->norm, c->set.steps, 3e-4);
+	compare_series(c, "step.lr", c->rate, c->set.steps, 1e-12);
+	compare_series(c, "step.loss_sums", c->loss_sums, c->set.steps * c->set.accumulation, 2e-6);
+	compare_counts(c, "step.tokens", c->tokens, c->set.steps * c->set.accumulation);
+	compare_counts(c, "step.valid_labels", c->valid, c->set.steps);
 	for (size_t i = 0; i < k3_params_n_tensors(ps); i++) {
 		struct k3_ckpt_tensor t;
 		k3_params_tensor(ps, i, &t);
@@ -505,23 +393,23 @@ k3i_verify_train(const struct k3_st *st, const struct k3_verify_options *options
 	int ret;
 
 	K3_TRY(k3i_verify_config(st, &c.config));
-	K3_TRY(read_settings(&c));
+	K3_TRY(k3i_verify_settings(st, options, &c.set));
 	if (options->activations)
-		K3_TRY(k3_activations_parse(c.plan_options.activations, c.config.layers,
+		K3_TRY(k3_activations_parse(c.set.plan_options.activations, c.config.layers,
 					    options->activations));
-	size_t n = c.steps * c.accumulation;
+	size_t n = c.set.steps * c.set.accumulation;
 	c.loss_sums = calloc(n, sizeof(double));
-	c.loss = calloc(3 * c.steps, sizeof(double));
+	c.loss = calloc(3 * c.set.steps, sizeof(double));
 	c.tokens = calloc(n, sizeof(int32_t));
-	c.valid = calloc(c.steps, sizeof(int32_t));
+	c.valid = calloc(c.set.steps, sizeof(int32_t));
 	if (!c.loss_sums || !c.loss || !c.tokens || !c.valid)
 		K3_TRY(K3_ENOMEM);
-	c.norm = c.loss + c.steps;
-	c.rate = c.norm + c.steps;
-	K3_TRY(k3_session_open(&c.session, &c.config, &c.plan_options, &options->runtime));
+	c.norm = c.loss + c.set.steps;
+	c.rate = c.norm + c.set.steps;
+	K3_TRY(k3_session_open(&c.session, &c.config, &c.set.plan_options, &options->runtime));
 	K3_TRY(k3_session_init(&c.session, 0));
 	K3_TRY(k3_checkpoint_load_params(c.session.store, st));
-	for (size_t step = 0; step < c.steps; step++)
+	for (size_t step = 0; step < c.set.steps; step++)
 		K3_TRY(run_step(&c, step));
 	compare_all(&c);
 	K3_TRY(quantile_cases(&c));

@@ -35,6 +35,9 @@ struct k3_builder {
 	size_t array_sink_n;
 };
 
+/** Refuses what can't be, with a message; replaces zeros by what is chosen. */
+int k3i_options_choose(struct k3_plan_options *options, const struct k3_config *config);
+
 int k3i_builder_init(struct k3_builder *b, const struct k3_model *model);
 /** Assigns slots, priorities; hands the plan over, or destroys it when something failed. */
 int k3i_builder_finish(struct k3_builder *b, struct k3_plan **plan);

@@ -22,6 +22,7 @@ libk3_la_SOURCES += \
 	planner/mesh_comm.h \
 	planner/model.c \
 	planner/model_flops.c \
+	planner/operands.c \
 	planner/optimizer.c \
 	planner/optimizer.h \
 	planner/optimizer_groups.c \
@@ -36,6 +37,7 @@ libk3_la_SOURCES += \
 	planner/plan_graph.h \
 	planner/plan_json.c \
 	planner/plan_memory.c \
+	planner/plan_options.c \
 	planner/plan_order.c \
 	planner/plan_report.c \
 	planner/plan_size.c \
@@ -49,10 +51,14 @@ libk3_la_SOURCES += \
 	planner/slots.c \
 	planner/text.c \
 	planner/text.h \
+	planner/text_data.c \
 	planner/text_ffn.c \
 	planner/text_head.c \
 	planner/text_kda.c \
 	planner/text_mla.c \
+	planner/text_moe.c \
+	planner/text_moe.h \
+	planner/text_moe_bwd.c \
 	planner/vision.c \
 	planner/vision.h \
 	planner/vision_args.c \

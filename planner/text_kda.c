@@ -13,10 +13,9 @@ group_first(const struct k3i_walk *w, uint32_t g)
 static uint32_t
 group_heads(const struct k3i_walk *w, uint32_t g)
 {
-	uint32_t first = group_first(w, g);
+	size_t first;
 
-	return w->c->kda_heads - first < w->kda_heads_each ? w->c->kda_heads - first
-							   : w->kda_heads_each;
+	return (uint32_t)k3_heads_of_group(w->c->kda_heads, w->kda_heads_each, g, &first);
 }
 
 /* An operand that is there only when the documents need it; its lifetime counts either way. */

@@ -14,9 +14,9 @@ group_first(const struct k3i_walk *w, uint32_t g)
 static uint32_t
 group_heads(const struct k3i_walk *w, uint32_t g)
 {
-	uint32_t first = group_first(w, g);
+	size_t first;
 
-	return w->c->heads - first < w->mla_heads_each ? w->c->heads - first : w->mla_heads_each;
+	return (uint32_t)k3_heads_of_group(w->c->heads, w->mla_heads_each, g, &first);
 }
 
 /* Does a query of own tile i see a key of tile j (not later)? */

@@ -1,6 +1,4 @@
-/* NCCL behind the communication codelets.  The trap: NCCL's own threads take the binding of the
- * thread that makes a communicator, so that is the program's, not a worker's, which is bound to
- * one core. */
+/* NCCL behind the communication codelets: the worker that carries them. */
 #include "lane.h"
 
 #include <starpu.h>
@@ -9,7 +7,6 @@
 
 #include "../common/log.h"
 #include "../common/status.h"
-#include "../planner/mesh.h"
 #include "codelets.h"
 #include "convert.h"
 
@@ -25,9 +22,9 @@ k3_transport_parse(enum k3_transport *transport, const char *text)
 }
 
 #if defined(K3_HAVE_NCCL) && defined(STARPU_USE_CUDA)
-#include <nccl.h>
 #include <starpu_cuda.h>
 
+#include "communicators.h"
 #include "lane_call.h"
 #include "trace_cuda.h"
 
@@ -36,22 +33,8 @@ static struct {
 	bool alone; /* the worker is the lane's */
 	int worker; /* -1: not chosen yet */
 	starpu_data_handle_t order;
-	struct k3_mesh mesh;
-	uint64_t bytes; /* that the communicators took of the GPU */
-	/* of this rank's group of each kind; NULL: it does not communicate, or shares an earlier
-	 * kind's */
-	ncclComm_t comm[K3_N_GROUPS];
+	struct k3i_communicators comms;
 } lane = {.worker = -1};
-
-static void
-abort_all(void)
-{
-	for (int kind = K3_N_GROUPS; kind-- > 0;)
-		if (lane.comm[kind]) {
-			ncclCommAbort(lane.comm[kind]);
-			lane.comm[kind] = NULL;
-		}
-}
 
 /* In a task nothing can be returned.  The other ranks must not wait for this one. */
 static void
@@ -59,7 +42,7 @@ failed(const struct k3_comm_call *call, int result, const char *what, const char
 {
 	k3_error("tasks", "%s:%d: %s: %s (%d): %s", file, line, what,
 		 ncclGetErrorString((ncclResult_t)result), result, ncclGetLastError(call->comm));
-	abort_all();
+	k3i_communicators_abort(&lane.comms);
 	abort();
 }
 
@@ -68,13 +51,14 @@ run(void *buffers[], void *cl_arg)
 {
 	const struct k3_task *t = k3i_task_now();
 	int id = starpu_worker_get_id_check();
-	ncclComm_t comm = lane.comm[k3_mesh_comm_kind(&lane.mesh, t->comm)];
+	const struct k3_mesh *mesh = &lane.comms.mesh;
+	ncclComm_t comm = lane.comms.comm[k3_mesh_comm_kind(mesh, t->comm)];
 	void *buf[t->n_access + 1];
 
 	(void)cl_arg;
 	k3i_pointers(t, buf, buffers);
 	k3i_trace_cuda_before(id);
-	k3i_lane_call(buf, t, &lane.mesh, comm, starpu_cuda_get_local_stream(), failed);
+	k3i_lane_call(buf, t, mesh, comm, starpu_cuda_get_local_stream(), failed);
 	k3i_trace_cuda_after(id);
 }
 
@@ -148,134 +132,33 @@ k3i_lane_choose(void)
 	return K3_OK;
 }
 
-/* A status at start: nothing runs yet, so the caller can give up. */
-static int
-started(ncclResult_t result, const char *what, enum k3_group kind)
-{
-	if (result == ncclSuccess)
-		return K3_OK;
-	k3_error("tasks", "%s of communicator %s: %s (%d): %s", what, k3_mesh_group_name(kind),
-		 ncclGetErrorString(result), result, ncclGetLastError(lane.comm[K3_GROUP_WORLD]));
-	return K3_ENODEV;
-}
-
-/* All ranks meet under one id, which the first makes; it is this one as long as it is alone. */
-static int
-make_world(void)
-{
-	ncclUniqueId id;
-	int ret;
-
-	if (k3_mesh_ranks(&lane.mesh) > 1) {
-		k3_error("tasks", "%u ranks: this version starts one", k3_mesh_ranks(&lane.mesh));
-		return K3_ENODEV;
-	}
-	K3_TRY(started(ncclGetUniqueId(&id), "ncclGetUniqueId", K3_GROUP_WORLD));
-	K3_TRY(started(ncclCommInitRank(&lane.comm[K3_GROUP_WORLD], (int)k3_mesh_ranks(&lane.mesh),
-					id, (int)lane.mesh.rank),
-		       "ncclCommInitRank", K3_GROUP_WORLD));
-out:
-	return ret;
-}
-
-/* The groups of a kind together are the world, so one split makes all of them. */
-static int
-make_groups(void)
-{
-	int ret = K3_OK;
-
-	for (int kind = K3_GROUP_WORLD + 1; kind < K3_N_GROUPS; kind++) {
-		int32_t number = k3_mesh_comm(&lane.mesh, (enum k3_group)kind);
-		if (number >= 0 && (int)k3_mesh_comm_kind(&lane.mesh, number) == kind)
-			K3_TRY(started(ncclCommSplit(lane.comm[K3_GROUP_WORLD], number,
-						     (int)lane.mesh.rank, &lane.comm[kind], NULL),
-				       "ncclCommSplit", (enum k3_group)kind));
-	}
-out:
-	return ret;
-}
-
-/* Of the lane's device; 0: CUDA does not tell. */
-static uint64_t
-free_bytes(void)
-{
-	size_t left = 0, all = 0;
-
-	return cudaMemGetInfo(&left, &all) == cudaSuccess ? left : 0;
-}
-
-/* A small sum on each, so that the first tasks do not pay for the connections. */
-static int
-warm(void)
-{
-	cudaStream_t stream = NULL;
-	float *one = NULL;
-	int ret = K3_OK;
-
-	if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) != cudaSuccess ||
-	    cudaMalloc((void **)&one, sizeof(*one)) != cudaSuccess ||
-	    cudaMemsetAsync(one, 0, sizeof(*one), stream) != cudaSuccess)
-		ret = K3_ENODEV;
-	for (int kind = 0; kind < K3_N_GROUPS && ret == K3_OK; kind++)
-		if (lane.comm[kind]) {
-			ret = started(ncclAllReduce(one, one, 1, ncclFloat32, ncclSum,
-						    lane.comm[kind], stream),
-				      "ncclAllReduce", (enum k3_group)kind);
-			if (ret == K3_OK && cudaStreamSynchronize(stream) != cudaSuccess)
-				ret = K3_ENODEV;
-		}
-	cudaError_t error = cudaGetLastError();
-	if (error != cudaSuccess)
-		k3_error("tasks", "the communicators could not be warmed: %s",
-			 cudaGetErrorString(error));
-	cudaFree(one);
-	if (stream)
-		cudaStreamDestroy(stream);
-	return ret;
-}
-
 int
 k3i_lane_start(const struct k3_mesh *mesh)
 {
-	uint64_t before, after;
 	int ret;
 
 	if (!lane.wanted)
 		return K3_OK;
-	lane.mesh = *mesh;
 	if (cudaSetDevice(starpu_worker_get_devid(lane.worker)) != cudaSuccess) {
 		k3_error("tasks", "device %d: %s", starpu_worker_get_devid(lane.worker),
 			 cudaGetErrorString(cudaGetLastError()));
-		K3_TRY(K3_ENODEV);
+		return K3_ENODEV;
 	}
-	before = free_bytes();
-	K3_TRY(make_world());
-	K3_TRY(make_groups());
-	K3_TRY(warm());
-	after = free_bytes();
-	lane.bytes = before > after ? before - after : 0;
-	k3_info("tasks", "communication by NCCL on worker %d%s, rank %u of %u", lane.worker,
-		lane.alone ? ", its own" : "", mesh->rank, k3_mesh_ranks(mesh));
-out:
-	if (ret != K3_OK)
-		abort_all();
+	ret = k3i_communicators_open(&lane.comms, mesh);
+	if (ret == K3_OK)
+		k3_info("tasks", "communication by NCCL on worker %d%s, rank %u of %u", lane.worker,
+			lane.alone ? ", its own" : "", mesh->rank, k3_mesh_ranks(mesh));
 	return ret;
 }
 
 void
 k3i_lane_stop(void)
 {
-	for (int kind = K3_N_GROUPS; kind-- > 0;) {
-		if (lane.comm[kind])
-			(void)started(ncclCommDestroy(lane.comm[kind]), "ncclCommDestroy",
-				      (enum k3_group)kind);
-		lane.comm[kind] = NULL;
-	}
+	k3i_communicators_close(&lane.comms);
 	if (lane.order)
 		starpu_data_unregister(lane.order);
 	lane.order = NULL;
 	set_codelets(false);
-	lane.bytes = 0;
 	lane.worker = -1;
 	lane.alone = lane.wanted = false;
 }
@@ -283,7 +166,7 @@ k3i_lane_stop(void)
 uint64_t
 k3_lane_bytes(void)
 {
-	return lane.bytes;
+	return lane.comms.bytes;
 }
 
 bool

@@ -3,6 +3,7 @@ libk3_la_SOURCES += \
 	tasks/checkpoint_load.c \
 	tasks/checkpoint_save.c \
 	tasks/codelets.c \
+	tasks/communicators.h \
 	tasks/convert.c \
 	tasks/device.c \
 	tasks/environment.c \
@@ -14,6 +15,8 @@ libk3_la_SOURCES += \
 	tasks/room.c \
 	tasks/runtime.c \
 	tasks/scheduler.c \
+	tasks/slot_pools.c \
+	tasks/slot_pools.h \
 	tasks/store.c \
 	tasks/store_data.c \
 	tasks/submit.c \
@@ -54,5 +57,5 @@ nobase_k3include_HEADERS += \
 	tasks/watchdog.h
 
 if HAVE_NCCL
-libk3_la_SOURCES += tasks/lane_call.c
+libk3_la_SOURCES += tasks/communicators.c tasks/lane_call.c
 endif

@@ -1,24 +1,15 @@
-/* Handles by index: persistent data as in the model, slots by (class, ordinal).  The trap: a vector
+/* Handles by index: persistent data as in the model, slots as in slot_pools.h.  The trap: a vector
  * handle counts its elements in 32 bits, so an element is a whole row or, in slots and where data
- * share a handle, 256 bytes. */
+ * share a handle, a run of bytes. */
 #include "store.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "../common/log.h"
 #include "../common/status.h"
 #include "codelets.h"
 #include "room.h"
-
-enum { ELEM_BYTES = 256 };
-
-struct pool {
-	size_t bytes;
-	uint32_t n;
-	starpu_data_handle_t *handle;
-	bool *in_main; /* as USED_IN_MAIN */
-};
+#include "slot_pools.h"
 
 /* What a datum was used for so far. */
 enum { USED = 1, USED_IN_MAIN = 2 /* a core or the program writes it */ };
@@ -29,17 +20,9 @@ struct k3_store {
 	starpu_data_handle_t *persist; /* NULL: the rank has no rows of it, or another holds it */
 	bool *begun;		       /* [n_persist] a part of its handle was written */
 	uint8_t *used;		       /* [n_persist] of its handle */
-	size_t n_pools;
-	struct pool *pool;
+	struct k3i_pools slots;
 	struct k3_need need; /* of all that was prepared; task_bytes are the last plan's */
 };
-
-/* A handle without rows. */
-static void
-register_bytes(starpu_data_handle_t *handle, size_t bytes)
-{
-	starpu_vector_data_register(handle, -1, 0, (uint32_t)(bytes / ELEM_BYTES), ELEM_BYTES);
-}
 
 /* Parameters alone that no memory of the machine holds: a large model has millions of handles, and
  * making them to be refused afterwards takes minutes. */
@@ -80,7 +63,7 @@ k3_store_create(struct k3_store **store, struct k3_runtime *runtime, const struc
 			K3_TRY(K3_ESHAPE);
 		}
 		if (d->whole_bytes)
-			register_bytes(&s->persist[i], d->whole_bytes);
+			k3i_register_bytes(&s->persist[i], d->whole_bytes);
 		else if (k3_datum_place_bytes(d))
 			starpu_vector_data_register(&s->persist[i], -1, 0, (uint32_t)d->rows,
 						    d->bytes / d->rows);
@@ -101,13 +84,7 @@ k3_store_destroy(struct k3_store *store)
 	for (size_t i = 0; store->persist && i < store->model->n_persist; i++)
 		if (store->persist[i])
 			starpu_data_unregister_no_coherency(store->persist[i]);
-	for (size_t p = 0; p < store->n_pools; p++) {
-		for (uint32_t i = 0; i < store->pool[p].n; i++)
-			starpu_data_unregister_no_coherency(store->pool[p].handle[i]);
-		free(store->pool[p].handle);
-		free(store->pool[p].in_main);
-	}
-	free(store->pool);
+	k3i_pools_fini(&store->slots);
 	free(store->persist);
 	free(store->begun);
 	free(store->used);
@@ -126,79 +103,6 @@ k3_store_runtime(const struct k3_store *store)
 	return store->runtime;
 }
 
-/* Pool of a class; ascending bytes. */
-static struct pool *
-find_pool(const struct k3_store *store, size_t bytes)
-{
-	size_t lo = 0, hi = store->n_pools;
-
-	while (lo < hi) {
-		size_t mid = (lo + hi) / 2;
-		if (store->pool[mid].bytes < bytes)
-			lo = mid + 1;
-		else
-			hi = mid;
-	}
-	return lo < store->n_pools && store->pool[lo].bytes == bytes ? &store->pool[lo] : NULL;
-}
-
-static struct pool *
-add_pool(struct k3_store *store, size_t bytes)
-{
-	struct pool *grown = realloc(store->pool, (store->n_pools + 1) * sizeof(*grown));
-	size_t at = 0;
-
-	if (!grown)
-		return NULL;
-	store->pool = grown;
-	while (at < store->n_pools && grown[at].bytes < bytes)
-		at++;
-	memmove(&grown[at + 1], &grown[at], (store->n_pools - at) * sizeof(*grown));
-	grown[at] = (struct pool){.bytes = bytes};
-	store->n_pools++;
-	return &grown[at];
-}
-
-/* Room for one more of a pool. */
-static int
-grow_pool(struct pool *pool, uint32_t n)
-{
-	starpu_data_handle_t *handle = realloc(pool->handle, n * sizeof(*handle));
-
-	if (!handle)
-		return K3_ENOMEM;
-	pool->handle = handle;
-	bool *in_main = realloc(pool->in_main, n * sizeof(*in_main));
-	if (!in_main)
-		return K3_ENOMEM;
-	pool->in_main = in_main;
-	return K3_OK;
-}
-
-static int
-make_slots(struct k3_store *store, const struct k3_plan *plan)
-{
-	int ret = K3_OK;
-
-	for (size_t i = 0; i < plan->n_slots; i++) {
-		const struct k3_slot *slot = &plan->slot[i];
-		struct pool *p = find_pool(store, slot->bytes);
-		if (!p)
-			p = add_pool(store, slot->bytes);
-		K3_TRY(p ? K3_OK : K3_ENOMEM);
-		if (slot->ordinal < p->n)
-			continue;
-		K3_TRY(grow_pool(p, slot->ordinal + 1));
-		for (; p->n <= slot->ordinal; p->n++) {
-			register_bytes(&p->handle[p->n], slot->bytes);
-			p->in_main[p->n] = false;
-			k3_need_add(&store->need, slot->bytes, 1);
-		}
-	}
-out:
-	return ret;
-}
-
 /* Adds a datum's handle to what is needed, once. */
 static void
 use(struct k3_store *store, const struct k3_plan *plan, uint32_t datum, bool in_main)
@@ -215,7 +119,7 @@ use(struct k3_store *store, const struct k3_plan *plan, uint32_t datum, bool in_
 		*used |= in_main ? USED | USED_IN_MAIN : USED;
 	} else if (in_main && plan->data[datum].slot >= 0) {
 		const struct k3_slot *slot = &plan->slot[plan->data[datum].slot];
-		struct pool *p = find_pool(store, slot->bytes);
+		struct k3i_pool *p = k3i_pool_of(&store->slots, slot->bytes);
 		if (!p->in_main[slot->ordinal])
 			k3_amount_add(&store->need.main, slot->bytes, 1);
 		p->in_main[slot->ordinal] = true;
@@ -237,7 +141,7 @@ k3_store_prepare(struct k3_store *store, const struct k3_plan *plan)
 	bool gpus = starpu_cuda_worker_get_count() > 0;
 	int ret;
 
-	K3_TRY(make_slots(store, plan));
+	K3_TRY(k3i_pools_grow(&store->slots, plan, &store->need));
 	for (size_t i = 0; i < plan->n_tasks; i++) {
 		const struct k3_task *t = &plan->task[i];
 		const struct k3_access *a = &plan->access[t->first_access];
@@ -265,7 +169,7 @@ k3_store_handle(const struct k3_store *store, const struct k3_plan *plan, uint32
 	if (datum < store->model->n_persist)
 		return store->persist[k3_datum_leader(store->model->persist, datum)];
 	const struct k3_slot *slot = &plan->slot[plan->data[datum].slot];
-	return find_pool(store, slot->bytes)->handle[slot->ordinal];
+	return k3i_pool_of(&store->slots, slot->bytes)->handle[slot->ordinal];
 }
 
 enum k3_mode
@@ -287,9 +191,9 @@ k3_store_mode(struct k3_store *store, uint32_t datum, enum k3_mode mode)
 void
 k3_store_forget_slots(struct k3_store *store)
 {
-	for (size_t p = 0; p < store->n_pools; p++)
-		for (uint32_t i = 0; i < store->pool[p].n; i++)
-			starpu_data_invalidate_submit(store->pool[p].handle[i]);
+	for (size_t p = 0; p < store->slots.n; p++)
+		for (uint32_t i = 0; i < store->slots.pool[p].n; i++)
+			starpu_data_invalidate_submit(store->slots.pool[p].handle[i]);
 }
 
 /* Adds what a handle holds, nothing before its first use there. */
@@ -314,9 +218,9 @@ k3_store_held(const struct k3_store *store, unsigned node)
 
 	for (size_t i = 0; i < store->model->n_persist; i++)
 		add_held(&held, store->persist[i], node);
-	for (size_t p = 0; p < store->n_pools; p++)
-		for (uint32_t i = 0; i < store->pool[p].n; i++)
-			add_held(&held, store->pool[p].handle[i], node);
+	for (size_t p = 0; p < store->slots.n; p++)
+		for (uint32_t i = 0; i < store->slots.pool[p].n; i++)
+			add_held(&held, store->slots.pool[p].handle[i], node);
 	return held;
 }
 

@@ -53,6 +53,13 @@ int k3_store_floats_read(struct k3_store *store, const struct k3_plan *plan, uin
 int k3_store_floats_write(struct k3_store *store, const struct k3_plan *plan, uint32_t datum,
 			  const float *in);
 
+/**
+ * Of a model with the option `fingerprint`: hash over the words that the tasks of a step left.
+ * Only after a drain, as the next step writes the same words.
+ * @return K3_OK, K3_ELIMIT (logged)
+ */
+int k3_store_fingerprint(struct k3_store *store, uint64_t *print);
+
 /** What is in slots is over: nothing reads it again, and no memory node need keep it. */
 void k3_store_forget_slots(struct k3_store *store);
 

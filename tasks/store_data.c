@@ -6,6 +6,7 @@
 
 #include "../codelets/vec/vec.h"
 #include "../common/log.h"
+#include "../common/rng.h"
 #include "../common/status.h"
 #include "store.h"
 
@@ -136,5 +137,21 @@ k3_store_floats_write(struct k3_store *store, const struct k3_plan *plan, uint32
 	k3_vec()->to_bf16(half, in, d->rows * d->row_elems);
 	int ret = k3_store_datum_write(store, plan, datum, half);
 	free(half);
+	return ret;
+}
+
+int
+k3_store_fingerprint(struct k3_store *store, uint64_t *print)
+{
+	const struct k3_model *m = k3_store_model(store);
+	uint64_t word;
+	int ret = K3_OK;
+
+	*print = K3_FNV_START;
+	for (uint32_t i = 0; i < m->n_hash; i++) {
+		K3_TRY(k3_store_datum_read(store, NULL, m->hash + i, &word));
+		*print = k3_fnv1a(*print, &word, sizeof(word));
+	}
+out:
 	return ret;
 }

@@ -66,38 +66,39 @@ set_data(struct starpu_task *task, struct k3_store *store, const struct k3_plan 
 	return K3_OK;
 }
 
+/* Arguments that StarPU frees with the task; NULL: no memory. */
+static void *
+own_args(struct starpu_task *task, size_t bytes)
+{
+	task->cl_arg = malloc(bytes);
+	task->cl_arg_size = bytes;
+	task->cl_arg_free = 1;
+	return task->cl_arg;
+}
+
 /* Arguments: the plan's own, or values that come with this submission. */
 static int
 set_args(struct starpu_task *task, const struct k3_task *t, const struct k3_host_batch *batch,
 	 const double *hyper)
 {
 	if (t->op == K3_OP_BATCH_LOAD) {
-		struct k3_batch_load_call *call = malloc(sizeof(*call));
+		struct k3_batch_load_call *call = own_args(task, sizeof(*call));
 		if (!call)
 			return K3_ENOMEM;
 		K3_ASSERT(batch != NULL);
 		*call = (struct k3_batch_load_call){t->args, *batch};
-		task->cl_arg = call;
-		task->cl_arg_size = sizeof(*call);
-		task->cl_arg_free = 1;
 	} else if (t->op == K3_OP_VIT_LOAD) {
-		struct k3_vit_load_call *call = malloc(sizeof(*call));
+		struct k3_vit_load_call *call = own_args(task, sizeof(*call));
 		if (!call)
 			return K3_ENOMEM;
 		K3_ASSERT(batch != NULL);
 		*call = (struct k3_vit_load_call){t->args, *batch};
-		task->cl_arg = call;
-		task->cl_arg_size = sizeof(*call);
-		task->cl_arg_free = 1;
 	} else if (t->op == K3_OP_STEP_LOAD) {
-		struct k3_step_load_call *call = malloc(sizeof(*call));
+		struct k3_step_load_call *call = own_args(task, sizeof(*call));
 		if (!call)
 			return K3_ENOMEM;
 		K3_ASSERT(hyper != NULL);
 		memcpy(call->hyper, hyper, sizeof(call->hyper));
-		task->cl_arg = call;
-		task->cl_arg_size = sizeof(*call);
-		task->cl_arg_free = 1;
 	} else {
 		task->cl_arg = (void *)(uintptr_t)t->args;
 		task->cl_arg_size = sizeof(struct k3_args_head);

@@ -186,3 +186,14 @@ fixture_uniform(uint64_t seed, uint64_t i, double lo, double hi)
 {
 	return lo + (hi - lo) * k3_rng_uniform(k3_rng_key("fixture", seed), i);
 }
+
+size_t
+fixture_count(const char *text, const char *part)
+{
+	size_t n = 0, bytes = strlen(part);
+
+	/* a sanitizer's strstr takes the length of the whole text each time */
+	for (const char *p = text; *p; p++)
+		n += *p == *part && strncmp(p, part, bytes) == 0;
+	return n;
+}

@@ -36,6 +36,8 @@ struct k3_weight fixture_weight(uint32_t first, size_t rows, size_t cols, int ac
  * row0. */
 int32_t *fixture_layout(const int32_t *doc_ids, size_t t, int row0, int cont_in, int cont_out,
 			int hist_in, int hist_out);
+/** How often a part stands in a text. */
+size_t fixture_count(const char *text, const char *part);
 /** Uniform in [lo, hi) of counter i, fixed seed. */
 double fixture_uniform(uint64_t seed, uint64_t i, double lo, double hi);
 

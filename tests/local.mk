@@ -21,6 +21,7 @@ check_PROGRAMS += \
 	tests/test_glu \
 	tests/test_gpu_check \
 	tests/test_gpu_plan \
+	tests/test_hash \
 	tests/test_image \
 	tests/test_image_bad \
 	tests/test_images_option \
@@ -63,9 +64,11 @@ check_PROGRAMS += \
 	tests/test_run_bench_step \
 	tests/test_run_bf16 \
 	tests/test_run_calibrate \
+	tests/test_run_environment \
 	tests/test_run_golden \
 	tests/test_run_image_data \
 	tests/test_run_images \
+	tests/test_run_load \
 	tests/test_run_recall \
 	tests/test_run_refused \
 	tests/test_run_sched \
@@ -73,12 +76,15 @@ check_PROGRAMS += \
 	tests/test_run_spine \
 	tests/test_run_trace \
 	tests/test_run_train \
+	tests/test_run_verdict \
 	tests/test_run_vision \
 	tests/test_safetensors \
 	tests/test_schedule \
 	tests/test_st_write \
 	tests/test_trace \
+	tests/test_trace_picture \
 	tests/test_trace_signal \
+	tests/test_trace_summary \
 	tests/test_vec_act \
 	tests/test_vec_bf16 \
 	tests/test_vec_bits \
@@ -89,6 +95,7 @@ check_PROGRAMS += \
 	tests/test_vision_limits \
 	tests/test_vision_mesh \
 	tests/test_vision_plan \
+	tests/test_vision_ranks \
 	tests/test_vision_scatter \
 	tests/test_vision_split \
 	tests/test_vision_walk \
@@ -138,13 +145,19 @@ tests_libfixture_la_SOURCES = \
 	tests/program.h \
 	tests/scratch.c \
 	tests/scratch.h \
+	tests/spine.c \
+	tests/spine.h \
 	tests/tool_case.c \
 	tests/tool_case.h \
 	tests/trace_case.c \
 	tests/trace_case.h \
+	tests/uses.c \
+	tests/uses.h \
 	tests/vec_case.h \
 	tests/vision_case.c \
 	tests/vision_case.h \
+	tests/vision_group.c \
+	tests/vision_group.h \
 	tests/vit_attn_case.c \
 	tests/vit_attn_case.h \
 	tests/vit_case.c \

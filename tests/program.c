@@ -101,6 +101,17 @@ field(const char *p, int number)
 	return number ? NULL : strndup(p, strcspn(p, "\t\n"));
 }
 
+double
+program_number(const char *table, const char *column)
+{
+	char *text = program_column(table, column);
+
+	cr_assert_not_null(text, "no column %s in:\n%s", column, table);
+	double x = strtod(text, NULL);
+	free(text);
+	return x;
+}
+
 char *
 program_all(const char *table, const char *column)
 {
@@ -117,6 +128,15 @@ program_all(const char *table, const char *column)
 	}
 	fclose(f);
 	return all;
+}
+
+double
+program_logged(const char *log, const char *before)
+{
+	const char *at = strstr(log, before);
+
+	cr_assert(at, "%s: not in the log:\n%s", before, log);
+	return atof(at + strlen(before));
 }
 
 char *

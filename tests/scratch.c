@@ -101,3 +101,11 @@ scratch_log(void)
 	log_read += n > 0 ? n : 0;
 	return text;
 }
+
+void
+scratch_expect_logged(const char *part)
+{
+	const char *log = scratch_log();
+
+	cr_expect_not_null(strstr(log, part), "\"%s\" is not in the log: %s", part, log);
+}

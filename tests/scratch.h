@@ -16,5 +16,7 @@ unsigned char *scratch_read(const char *name, size_t *bytes);
 size_t scratch_files(void);
 /** What was logged since the last call. */
 const char *scratch_log(void);
+/** Expects a part in what was logged since the last call. */
+void scratch_expect_logged(const char *part);
 
 #endif

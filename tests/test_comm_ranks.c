@@ -274,15 +274,6 @@ check(struct rank *r, void *const *buf)
 
 /* ---- the ranks */
 
-/* No call over host memory fails. */
-static void
-failed(const struct k3_comm_call *call, int result, const char *what, const char *file, int line)
-{
-	(void)call;
-	(void)result;
-	k3_abort(file, line, what);
-}
-
 static void *
 run_rank(void *arg)
 {
@@ -302,7 +293,7 @@ run_rank(void *arg)
 		k3i_lane_call(buf, r->task, mesh,
 			      nccl_ranks_comm(r->w->group[r->task->comm],
 					      k3_mesh_group_rank(mesh, kind, r->rank)),
-			      NULL, failed);
+			      NULL, nccl_ranks_failed);
 		check(r, buf);
 		for (uint32_t k = 0; k < r->task->n_access; k++)
 			free(buf[k]);

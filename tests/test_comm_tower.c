@@ -64,15 +64,6 @@ make_inputs(struct world *w, const char *images)
 		w->ids[i] = 7 * i % 120;
 }
 
-/* No call over host memory fails. */
-static void
-failed(const struct k3_comm_call *call, int result, const char *what, const char *file, int line)
-{
-	(void)call;
-	(void)result;
-	k3_abort(file, line, what);
-}
-
 static void
 communicate(void *arg, const struct k3_task *task, void *const *buf)
 {
@@ -83,7 +74,7 @@ communicate(void *arg, const struct k3_task *task, void *const *buf)
 	k3i_lane_call(
 		buf, task, mesh,
 		nccl_ranks_comm(r->w->group[task->comm], k3_mesh_group_rank(mesh, kind, r->rank)),
-		NULL, failed);
+		NULL, nccl_ranks_failed);
 }
 
 /* Half the square of features that a norm with equal weights made is the same for all of them,

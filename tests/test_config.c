@@ -24,14 +24,6 @@ preset(const char *name)
 	return config;
 }
 
-static void
-expect_logged(const char *needle)
-{
-	const char *log = scratch_log();
-
-	cr_expect_not_null(strstr(log, needle), "\"%s\" is not in the log: %s", needle, log);
-}
-
 /* Trained parameters of the text model, without the unused mixer pair of layer 0. */
 static uint64_t
 text_parameters(const struct k3_config *c)
@@ -210,9 +202,9 @@ Test(config, an_unknown_preset_is_refused_with_the_list)
 	struct k3_config c;
 
 	cr_expect_eq(k3_config_preset(&c, "kimi"), K3_ENOENT);
-	expect_logged("small tiny recall debug debug17 debug24 mini Kimi-K3");
+	scratch_expect_logged("small tiny recall debug debug17 debug24 mini Kimi-K3");
 	cr_expect_eq(k3_config_load(&c, scratch_path("none")), K3_ENOENT);
-	expect_logged("none");
+	scratch_expect_logged("none");
 }
 
 Test(config, fewer_layers_keep_the_first_ones)
@@ -224,7 +216,7 @@ Test(config, fewer_layers_keep_the_first_ones)
 	cr_expect(c.is_mla[3] && !c.is_mla[2]);
 	cr_expect_eq(k3_config_check(&c), K3_OK);
 	cr_expect_eq(k3_config_set_layers(&c, 5), K3_EINVAL, "the rest is gone");
-	expect_logged("5");
+	scratch_expect_logged("5");
 }
 
 Test(config, layer_numbers_outside_the_schedule_are_refused)
@@ -236,7 +228,7 @@ Test(config, layer_numbers_outside_the_schedule_are_refused)
 		char text[32];
 		snprintf(text, sizeof(text), "%lld", bad[i]);
 		cr_expect_eq(k3_config_set_layers(&c, bad[i]), K3_EINVAL, "%lld", bad[i]);
-		expect_logged(text);
+		scratch_expect_logged(text);
 		cr_expect_eq(c.layers, 13u);
 	}
 }
@@ -261,7 +253,7 @@ Test(config, impossible_vocabularies_are_refused)
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		struct k3_config c = preset("small");
 		cr_expect_eq(k3_config_set_vocab(&c, bad[i]), K3_EINVAL, "%lld", bad[i]);
-		expect_logged("vocabulary");
+		scratch_expect_logged("vocabulary");
 		cr_expect_eq(c.vocab, 32u);
 	}
 }
@@ -272,19 +264,19 @@ Test(config, the_check_names_what_was_broken_by_hand)
 
 	c.top_k = 9;
 	cr_expect_eq(k3_config_check(&c), K3_EINVAL);
-	expect_logged("num_experts_per_token is 9; it must be at most num_experts, 8");
+	scratch_expect_logged("num_experts_per_token is 9; it must be at most num_experts, 8");
 	c = preset("debug");
 	c.width = 0;
 	cr_expect_eq(k3_config_check(&c), K3_EINVAL);
-	expect_logged("hidden_size is 0");
+	scratch_expect_logged("hidden_size is 0");
 	c = preset("debug");
 	c.gate_lower_bound = (double)NAN;
 	cr_expect_eq(k3_config_check(&c), K3_EINVAL);
-	expect_logged("gate_lower_bound is nan");
+	scratch_expect_logged("gate_lower_bound is nan");
 	c = preset("debug");
 	c.eos = c.vocab;
 	cr_expect_eq(k3_config_check(&c), K3_EINVAL);
-	expect_logged("eos_token_id is 163840");
+	scratch_expect_logged("eos_token_id is 163840");
 }
 
 Test(config, load_takes_presets_files_and_folders)
@@ -318,5 +310,5 @@ Test(config, a_folder_without_config_json_is_refused)
 	struct k3_config c;
 
 	cr_expect_eq(k3_config_load(&c, scratch_path("")), K3_EIO);
-	expect_logged("config.json");
+	scratch_expect_logged("config.json");
 }

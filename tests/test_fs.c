@@ -18,14 +18,6 @@ is_there(const char *name)
 	return lstat(scratch_path(name), &st) == 0;
 }
 
-static void
-expect_logged(const char *needle)
-{
-	const char *log = scratch_log();
-
-	cr_expect_not_null(strstr(log, needle), "\"%s\" is not in the log: %s", needle, log);
-}
-
 TestSuite(fs, .init = scratch_start, .fini = scratch_stop, .timeout = 60);
 
 Test(fs, read_gives_all_bytes_and_a_zero_behind)
@@ -60,7 +52,7 @@ Test(fs, read_refuses_a_file_above_the_limit)
 	scratch_write("a", "12345", 5);
 	cr_expect_eq(k3_fs_read(scratch_path("a"), 4, &text, &bytes), K3_ELIMIT);
 	cr_expect_null(text);
-	expect_logged("5 bytes");
+	scratch_expect_logged("5 bytes");
 }
 
 Test(fs, read_refuses_what_is_absent_a_folder_or_a_pipe)
@@ -69,11 +61,11 @@ Test(fs, read_refuses_what_is_absent_a_folder_or_a_pipe)
 	size_t bytes;
 
 	cr_expect_eq(k3_fs_read(scratch_path("none"), 9, &text, &bytes), K3_EIO);
-	expect_logged("none");
+	scratch_expect_logged("none");
 	cr_expect_eq(k3_fs_read(scratch_path(""), 9, &text, &bytes), K3_EIO);
 	cr_assert_eq(mkfifo(scratch_path("pipe"), 0600), 0);
 	cr_expect_eq(k3_fs_read(scratch_path("pipe"), 9, &text, &bytes), K3_EIO);
-	expect_logged("not a regular file");
+	scratch_expect_logged("not a regular file");
 	cr_expect_null(text);
 }
 
@@ -93,7 +85,7 @@ Test(fs, write_replaces_the_file_and_leaves_no_other)
 Test(fs, write_that_fails_keeps_the_old_and_leaves_no_other)
 {
 	cr_expect_eq(k3_fs_write_atomic(scratch_path("no/such/a"), "x", 1), K3_EIO);
-	expect_logged("no/such/a");
+	scratch_expect_logged("no/such/a");
 	cr_assert_eq(mkdir(scratch_path("folder"), 0700), 0);
 	/* a device stays a device, also for those who may replace it */
 	cr_assert_eq(mkfifo(scratch_path("pipe"), 0600), 0);
@@ -132,7 +124,7 @@ Test(fs, mkdirs_refuses_a_file_in_the_way_and_an_empty_path)
 	scratch_write("file", "x", 1);
 	cr_expect_eq(k3_fs_mkdirs(scratch_path("file")), K3_EIO);
 	cr_expect_eq(k3_fs_mkdirs(scratch_path("file/below")), K3_EIO);
-	expect_logged("file/below");
+	scratch_expect_logged("file/below");
 	cr_expect_eq(k3_fs_mkdirs(""), K3_EIO);
 }
 
@@ -180,5 +172,5 @@ Test(fs, sync_folder_reports_what_is_absent)
 {
 	cr_expect_eq(k3_fs_sync_folder(scratch_path("")), K3_OK);
 	cr_expect_neq(k3_fs_sync_folder(scratch_path("none")), K3_OK);
-	expect_logged("none");
+	scratch_expect_logged("none");
 }

@@ -26,13 +26,8 @@ compilations(const struct k3i_mla_attn *table[3])
 {
 	size_t n = 0;
 
-	table[n++] = &k3i_mla_attn_base;
-#ifdef K3_HAVE_WIDE_LANES
-	if (k3_lanes_of_cpu() >= K3_LANES_AVX2)
-		table[n++] = &k3i_mla_attn_avx2;
-	if (k3_lanes_of_cpu() >= K3_LANES_AVX512)
-		table[n++] = &k3i_mla_attn_avx512;
-#endif
+	for (; n <= k3_lanes_of_cpu(); n++)
+		table[n] = K3_LANES_TABLE(k3i_mla_attn, n);
 	return n;
 }
 

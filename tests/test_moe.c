@@ -47,61 +47,55 @@ expect_weight_gradients(const struct moe_case *l)
 	held_expect(l->dwup, "moe", "chain.dwup", 2e-6);
 }
 
-Test(moe, output_matches_the_oracle, .timeout = 60)
+static void
+expect_output(uint32_t groups)
 {
-	struct moe_case l = golden_in_groups(1);
+	struct moe_case l = golden_in_groups(groups);
 
 	moe_forward(&l);
 	expect_forward(&l);
 	held_end();
+}
+
+Test(moe, output_matches_the_oracle, .timeout = 60)
+{
+	expect_output(1);
 }
 
 Test(moe, output_of_two_expert_groups_matches_the_oracle, .timeout = 60)
 {
-	struct moe_case l = golden_in_groups(2);
-
-	moe_forward(&l);
-	expect_forward(&l);
-	held_end();
+	expect_output(2);
 }
 
 Test(moe, output_of_three_expert_groups_matches_the_oracle, .timeout = 60)
 {
-	struct moe_case l = golden_in_groups(3);
+	expect_output(3);
+}
+
+static void
+expect_input_gradient_of(uint32_t groups)
+{
+	struct moe_case l = golden_in_groups(groups);
 
 	moe_forward(&l);
-	expect_forward(&l);
+	moe_backward(&l);
+	expect_input_gradient(&l);
 	held_end();
 }
 
 Test(moe, input_gradient_with_router_is_added_to_dx, .timeout = 60)
 {
-	struct moe_case l = golden_in_groups(1);
-
-	moe_forward(&l);
-	moe_backward(&l);
-	expect_input_gradient(&l);
-	held_end();
+	expect_input_gradient_of(1);
 }
 
 Test(moe, input_gradient_of_two_expert_groups_matches_the_oracle, .timeout = 60)
 {
-	struct moe_case l = golden_in_groups(2);
-
-	moe_forward(&l);
-	moe_backward(&l);
-	expect_input_gradient(&l);
-	held_end();
+	expect_input_gradient_of(2);
 }
 
 Test(moe, input_gradient_of_three_expert_groups_matches_the_oracle, .timeout = 60)
 {
-	struct moe_case l = golden_in_groups(3);
-
-	moe_forward(&l);
-	moe_backward(&l);
-	expect_input_gradient(&l);
-	held_end();
+	expect_input_gradient_of(3);
 }
 
 Test(moe, weight_gradients_match_the_oracle_for_every_grouping, .timeout = 60)

@@ -14,13 +14,8 @@ tables(const struct k3i_kda_lanes *table[3])
 {
 	size_t n = 0;
 
-	table[n++] = &k3i_kda_lanes_base;
-#ifdef K3_HAVE_WIDE_LANES
-	if (k3_lanes_of_cpu() >= K3_LANES_AVX2)
-		table[n++] = &k3i_kda_lanes_avx2;
-	if (k3_lanes_of_cpu() >= K3_LANES_AVX512)
-		table[n++] = &k3i_kda_lanes_avx512;
-#endif
+	for (; n <= k3_lanes_of_cpu(); n++)
+		table[n] = K3_LANES_TABLE(k3i_kda_lanes, n);
 	return n;
 }
 

@@ -8,6 +8,7 @@
 #include "../common/fs.h"
 #include "../common/status.h"
 #include "../tasks/perfmodel_check.h"
+#include "fixture.h"
 #include "scratch.h"
 
 TestSuite(perfmodel_check, .init = scratch_start, .fini = scratch_stop, .timeout = 60);
@@ -37,16 +38,6 @@ check(const char *text, bool repair)
 	return report;
 }
 
-static size_t
-count_of(const char *text, const char *part)
-{
-	size_t n = 0;
-
-	for (; (text = strstr(text, part)); text++)
-		n++;
-	return n;
-}
-
 Test(perfmodel_check, workers_that_disagree_are_named_and_all_of_the_kind_are_doubted)
 {
 	char *text = replay();
@@ -57,7 +48,7 @@ Test(perfmodel_check, workers_that_disagree_are_named_and_all_of_the_kind_are_do
 	cr_expect_eq(r.entries, 15);
 	cr_expect_eq(r.apart, 6, "the 6 GPUs' entries, not the CPU's: %zu", r.apart);
 	cr_expect_eq(r.few, 1);
-	cr_expect_eq(count_of(log, "82f8634b"), 1, "%s", log);
+	cr_expect_eq(fixture_count(log, "82f8634b"), 1, "%s", log);
 	cr_expect(strstr(log, "190 us on cuda0_impl0"), "%s", log);
 	cr_expect(strstr(log, "9.9e+04 us on cuda4_impl0"), "%s", log);
 	cr_expect(!strstr(log, "1a2b3c4d"), "the size on which all agree is named: %s", log);
@@ -73,11 +64,11 @@ Test(perfmodel_check, a_repair_takes_out_what_is_doubted_and_nothing_else)
 	cr_expect_eq(r.apart, 6);
 	repaired = (char *)scratch_read("model", &bytes);
 	/* the CPU's entry of that size is left; counts follow */
-	cr_expect_eq(count_of(repaired, "82f8634b"), 1);
-	cr_expect_eq(count_of(repaired, "1a2b3c4d"), 7);
-	cr_expect_eq(count_of(repaired, "71560751"), 1);
-	cr_expect_eq(count_of(repaired, "# number of entries\n3\n"), 1);
-	cr_expect_eq(count_of(repaired, "# number of entries\n1\n"), 6);
+	cr_expect_eq(fixture_count(repaired, "82f8634b"), 1);
+	cr_expect_eq(fixture_count(repaired, "1a2b3c4d"), 7);
+	cr_expect_eq(fixture_count(repaired, "71560751"), 1);
+	cr_expect_eq(fixture_count(repaired, "# number of entries\n3\n"), 1);
+	cr_expect_eq(fixture_count(repaired, "# number of entries\n1\n"), 6);
 	cr_expect_eq(strlen(text) - strlen(repaired),
 		     6 * (strcspn(strstr(text, "82f8634b"), "\n") + 1));
 	r = check(repaired, false);

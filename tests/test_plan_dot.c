@@ -7,6 +7,7 @@
 #include "../common/colors.h"
 #include "../common/status.h"
 #include "../planner/plan_print.h"
+#include "fixture.h"
 #include "plan_case.h"
 
 enum link { NONE, ORDER, VALUE };
@@ -74,16 +75,6 @@ drawn(const struct k3_plan *plan, const struct k3_dot_layers *layers)
 	cr_expect_eq(k3_plan_dot(out, plan, layers), K3_OK);
 	fclose(out);
 	return text;
-}
-
-static size_t
-count_of(const char *text, const char *part)
-{
-	size_t n = 0;
-
-	for (; (text = strstr(text, part)); text++)
-		n++;
-	return n;
 }
 
 /* The line that begins with these words, or NULL. */
@@ -162,7 +153,7 @@ Test(plan_dot, values_are_solid_and_the_reuse_of_a_place_is_dashed, .timeout = 6
 	hand_task(&h, "make e", "4:W", 1);
 	char *text = drawn(&h.plan, NULL);
 	for (size_t i = 0; i < sizeof(edge) / sizeof(edge[0]); i++)
-		cr_expect_eq(count_of(text, edge[i]), 1, "%s", edge[i]);
+		cr_expect_eq(fixture_count(text, edge[i]), 1, "%s", edge[i]);
 	expect_edges(&h.plan, text, -1, -1);
 	free(text);
 }
@@ -179,9 +170,9 @@ Test(plan_dot, a_task_without_data_is_drawn_without_edges, .timeout = 60)
 	hand_comm(&h, K3_OP_ALLREDUCE, 0, -1, 1);
 	hand_task(&h, "use", "0:R", 1);
 	char *text = drawn(&h.plan, NULL);
-	cr_expect_eq(count_of(text, "\tt1 [label=\"allreduce\""), 1);
-	cr_expect_eq(count_of(text, "->"), 1);
-	cr_expect_eq(count_of(text, "t0 -> t2;"), 1);
+	cr_expect_eq(fixture_count(text, "\tt1 [label=\"allreduce\""), 1);
+	cr_expect_eq(fixture_count(text, "->"), 1);
+	cr_expect_eq(fixture_count(text, "t0 -> t2;"), 1);
 	free(text);
 }
 
@@ -191,8 +182,8 @@ expect_whole(struct k3_plan *plan)
 	char *text = drawn(plan, NULL);
 
 	expect_edges(plan, text, -1, (int)plan->model->config.layers - 1);
-	cr_expect_eq(count_of(text, "subgraph cluster_"), plan->model->config.layers);
-	cr_expect_eq(count_of(text, "fillcolor="), plan->n_tasks);
+	cr_expect_eq(fixture_count(text, "subgraph cluster_"), plan->model->config.layers);
+	cr_expect_eq(fixture_count(text, "fillcolor="), plan->n_tasks);
 	for (size_t i = 0; i < plan->n_tasks; i++) {
 		const struct k3_task *t = &plan->task[i];
 		char box[64];
@@ -222,7 +213,7 @@ Test(plan_dot, every_edge_of_every_plan_of_a_step_is_there_once, .timeout = 60)
 	cr_assert_eq(k3_plan_init(&plan, model, 1, false), K3_OK);
 	char *text = drawn(plan, NULL);
 	/* initial values depend on nothing, but for experts that share a block */
-	cr_expect_eq(count_of(text, "fillcolor="), plan->n_tasks);
+	cr_expect_eq(fixture_count(text, "fillcolor="), plan->n_tasks);
 	free(text);
 	k3_plan_destroy(plan);
 	k3_model_destroy(model);
@@ -311,7 +302,7 @@ expect_layers(const struct k3_plan *plan, int first, int last)
 			expect_stub(plan, &l, text, i, &show, (enum link)strength, true);
 		}
 	}
-	cr_expect_eq(count_of(text, "fillcolor="), boxes);
+	cr_expect_eq(fixture_count(text, "fillcolor="), boxes);
 	cr_expect_gt(boxes, 0);
 	free(l.link);
 	free(text);

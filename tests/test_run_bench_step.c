@@ -11,23 +11,12 @@
 #define TEST(name)                                                                                 \
 	Test(run_bench_step, name, .init = scratch_start, .fini = scratch_stop, .timeout = 60)
 
-static double
-number(const char *table, const char *column)
-{
-	char *text = program_column(table, column);
-
-	cr_assert_not_null(text, "no column %s in\n%s", column, table);
-	double x = strtod(text, NULL);
-	free(text);
-	return x;
-}
-
 /* The kernels' time is told twice, over moments that other programs may pull apart. */
 static bool
 times_agree(const char *row)
 {
-	double tasks_ms = number(row, "tasks") * number(row, "mean_task_ms"),
-	       share_ms = number(row, "kernel_share") * 2 * number(row, "median_ms");
+	double tasks_ms = program_number(row, "tasks") * program_number(row, "mean_task_ms"),
+	       share_ms = program_number(row, "kernel_share") * 2 * program_number(row, "median_ms");
 
 	return fabs(tasks_ms - share_ms) <= 0.05 * share_ms + 0.1;
 }
@@ -53,17 +42,17 @@ TEST(figures_of_a_row_fit_together)
 		r = small_row();
 	}
 	cr_expect(times_agree(r.out), "not in five rows: %s", r.out);
-	double ms = number(r.out, "median_ms"), gflop = number(r.out, "model_gflop"),
-	       rate = number(r.out, "gflop_per_s"), share = number(r.out, "kernel_share");
+	double ms = program_number(r.out, "median_ms"), gflop = program_number(r.out, "model_gflop"),
+	       rate = program_number(r.out, "gflop_per_s"), share = program_number(r.out, "kernel_share");
 	cr_expect_float_eq(rate, gflop / ms * 1e3, 1e-6 * rate);
-	cr_expect_float_eq(number(r.out, "ratio"), rate / number(r.out, "sgemm_gflop_per_s"),
+	cr_expect_float_eq(program_number(r.out, "ratio"), rate / program_number(r.out, "sgemm_gflop_per_s"),
 			   1e-3 * rate);
-	cr_expect_float_eq(number(r.out, "tokens_per_s"), 2 * 192 / ms * 1e3, 1e-3);
+	cr_expect_float_eq(program_number(r.out, "tokens_per_s"), 2 * 192 / ms * 1e3, 1e-3);
 	cr_expect(share > 0 && share <= 1, "%g", share);
-	cr_expect_eq(number(r.out, "workers"), 2);
+	cr_expect_eq(program_number(r.out, "workers"), 2);
 	/* the plan's tasks also do what is elementwise */
-	cr_expect_gt(number(r.out, "plan_gflop"), gflop);
-	cr_expect_float_eq(number(r.out, "first_loss_nats"), number(r.out, "expected_loss_nats"),
+	cr_expect_gt(program_number(r.out, "plan_gflop"), gflop);
+	cr_expect_float_eq(program_number(r.out, "first_loss_nats"), program_number(r.out, "expected_loss_nats"),
 			   0.2);
 	program_free(&r);
 }
@@ -84,7 +73,7 @@ TEST(images_add_the_towers_products_and_keep_the_bits)
 	for (int i = 0; i < 2; i++)
 		want += 4 * n[i] * 48 * 12 + 6 * n[i] * (4 * 48 * 48 + 2 * 48 * 96) +
 			12 * n[i] * n[i] * 48 + 6 * m[i] * 192 * (192 + 64);
-	cr_expect_float_eq(number(with.out, "model_gflop") - number(none.out, "model_gflop"),
+	cr_expect_float_eq(program_number(with.out, "model_gflop") - program_number(none.out, "model_gflop"),
 			   1e-9 * want, 1e-9);
 	/* the same with another number of workers */
 	struct program_result again =
@@ -109,18 +98,18 @@ TEST(the_tower_alone_is_timed_beside_the_machine)
 			    "vision --model small --images 1x8x8,1x4x4 --rounds 1");
 
 	cr_assert_eq(r.status, 0, "%s", scratch_log());
-	double ms = number(r.out, "median_ms"), gflop = number(r.out, "gflop"),
-	       sgemm = number(r.out, "sgemm512_gflop_per_s");
-	cr_expect_eq(number(r.out, "patches"), 80);
-	cr_expect_float_eq(number(r.out, "ratio"), gflop / ms * 1e3 / sgemm / 2,
-			   1e-4 * number(r.out, "ratio"));
-	cr_expect_gt(number(r.out, "task_ratio"), number(r.out, "ratio"));
-	cr_expect_gt(number(r.out, "kernel_ratio"), 0);
+	double ms = program_number(r.out, "median_ms"), gflop = program_number(r.out, "gflop"),
+	       sgemm = program_number(r.out, "sgemm512_gflop_per_s");
+	cr_expect_eq(program_number(r.out, "patches"), 80);
+	cr_expect_float_eq(program_number(r.out, "ratio"), gflop / ms * 1e3 / sgemm / 2,
+			   1e-4 * program_number(r.out, "ratio"));
+	cr_expect_gt(program_number(r.out, "task_ratio"), program_number(r.out, "ratio"));
+	cr_expect_gt(program_number(r.out, "kernel_ratio"), 0);
 	/* both ratios have the same products: their quotient is the time that kernels ran */
-	cr_expect_float_eq(number(r.out, "idle_share"),
-			   1 - number(r.out, "ratio") / number(r.out, "task_ratio"), 0.03);
+	cr_expect_float_eq(program_number(r.out, "idle_share"),
+			   1 - program_number(r.out, "ratio") / program_number(r.out, "task_ratio"), 0.03);
 	/* attention's scores are computed again */
-	cr_expect_gt(number(r.out, "plan_gflop"), gflop);
+	cr_expect_gt(program_number(r.out, "plan_gflop"), gflop);
 	program_free(&r);
 }
 

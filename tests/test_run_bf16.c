@@ -260,16 +260,6 @@ TEST(an_optimizer_in_bf16_has_one_result_too_and_resumes)
 		       "--optimizer-dtype fp16: must be fp32 or bf16");
 }
 
-/* A number of the log after a text. */
-static double
-logged(const char *log, const char *before)
-{
-	const char *at = strstr(log, before);
-
-	cr_assert(at, "%s: not in the log:\n%s", before, log);
-	return atof(at + strlen(before));
-}
-
 TEST(handles_stay_below_the_bound_which_is_below_that_of_fp32)
 {
 	double most[2], held[2];
@@ -283,12 +273,12 @@ TEST(handles_stay_below_the_bound_which_is_below_that_of_fp32)
 			scratch_path("text.k3t"), i ? "bf16" : "fp32");
 		cr_assert_eq(r.status, 0);
 		const char *log = scratch_log();
-		most[i] = logged(log, "at most ");
-		held[i] = logged(strstr(log, "layouts planned"), "; ");
+		most[i] = program_logged(log, "at most ");
+		held[i] = program_logged(strstr(log, "layouts planned"), "; ");
 		cr_expect(held[i] <= most[i] + 0.05 && held[i] >= 0.8 * most[i], "%g of %g MiB",
 			  held[i], most[i]);
 		if (i)
-			cr_expect(logged(log, "CPU workers take ") > 0);
+			cr_expect(program_logged(log, "CPU workers take ") > 0);
 		program_free(&r);
 	}
 	cr_expect(most[1] < 0.8 * most[0], "%g MiB in bf16, %g in fp32", most[1], most[0]);

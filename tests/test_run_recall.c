@@ -15,17 +15,6 @@
 #define TEST(name, seconds)                                                                        \
 	Test(run_recall, name, .init = scratch_start, .fini = scratch_stop, .timeout = seconds)
 
-static double
-number(const char *table, const char *column)
-{
-	char *text = program_column(table, column);
-
-	cr_assert_not_null(text, "no column %s in:\n%s", column, table);
-	double x = strtod(text, NULL);
-	free(text);
-	return x;
-}
-
 enum { TEXT_TOKENS = 62, DOC_TOKENS = TEXT_TOKENS + 2 };
 
 /* Documents of the same text; the loss of document i counts on its last 20 tokens if counted[i]. */
@@ -57,8 +46,8 @@ first_step(const char *data, int accumulate, double *loss, double *norm)
 		scratch_path(data), 2 * DOC_TOKENS, accumulate);
 
 	cr_assert_eq(r.status, 0, "%s", scratch_log());
-	*loss = number(r.out, "loss_nats");
-	*norm = number(r.out, "grad_norm");
+	*loss = program_number(r.out, "loss_nats");
+	*norm = program_number(r.out, "grad_norm");
 	program_free(&r);
 }
 
@@ -107,10 +96,10 @@ TEST(the_table_of_evaluations_goes_on_after_resuming, 100)
 	r = program_run("", "k3_eval", "--load %s --data %s --tokens 128", scratch_path("ck"),
 			scratch_path("x.k3t"));
 	cr_assert_eq(r.status, 0, "%s", scratch_log());
-	cr_assert_eq(number(r.out, "tokens"), 63, "three documents, eos with each");
-	cr_assert_eq(number(r.out, "tokens"), number(table, "tokens"));
-	cr_assert_eq(number(r.out, "loss_nats"), number(table, "loss_nats"));
-	cr_assert_eq(number(r.out, "accuracy"), number(table, "accuracy"));
+	cr_assert_eq(program_number(r.out, "tokens"), 63, "three documents, eos with each");
+	cr_assert_eq(program_number(r.out, "tokens"), program_number(table, "tokens"));
+	cr_assert_eq(program_number(r.out, "loss_nats"), program_number(table, "loss_nats"));
+	cr_assert_eq(program_number(r.out, "accuracy"), program_number(table, "accuracy"));
 	program_free(&r);
 	free(table);
 	free(steps);
@@ -164,7 +153,7 @@ documents(const char *name, const struct stage *s, int n, int seed)
 		seed, s->filler, s->multiple, scratch_path(name));
 
 	cr_assert_eq(r.status, 0, "%s", scratch_log());
-	cr_assert_eq(number(r.out, "document_tokens"), s->tokens);
+	cr_assert_eq(program_number(r.out, "document_tokens"), s->tokens);
 	program_free(&r);
 }
 
@@ -208,8 +197,8 @@ accuracy(int run, const char *more)
 		program_run("", "k3_eval", "--load %s --data %s --tokens 128 --tile-tokens 64 %s",
 			    scratch_path(folder), scratch_path("held.k3t"), more);
 	cr_assert_eq(r.status, 0, "%s", scratch_log());
-	cr_assert_eq(number(r.out, "tokens"), 400);
-	double a = number(r.out, "accuracy");
+	cr_assert_eq(program_number(r.out, "tokens"), 400);
+	double a = program_number(r.out, "accuracy");
 	program_free(&r);
 	return a;
 }

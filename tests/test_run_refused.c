@@ -10,75 +10,10 @@
 
 #include "program.h"
 #include "scratch.h"
+#include "uses.h"
 
 #define TEST(name)                                                                                 \
 	Test(run_refused, name, .init = scratch_start, .fini = scratch_stop, .timeout = 400)
-
-enum { TRAIN, EVAL, WRITE, VERIFY, VERIFY_OPS, STEP, VISION, N_USES };
-
-struct use {
-	const char *program;
-	char args[2000];
-};
-
-/* One use of each program that starts StarPU, small; all of them work as they are. */
-static void
-make_uses(struct use *use)
-{
-	const char *golden = getenv("K3_TEST_DATA");
-	char data[400], checkpoint[400];
-
-	snprintf(data, sizeof(data), "%s", program_dataset());
-	snprintf(checkpoint, sizeof(checkpoint), "%s", scratch_path("ck"));
-	struct program_result r = program_run(
-		"", "k3_train", "--model tiny --tokens 64 --steps 1 --data %s --save %s", data,
-		checkpoint);
-	cr_assert_eq(r.status, 0, "%s", scratch_log());
-	program_free(&r);
-	for (int i = 0; i < N_USES; i++)
-		use[i].program = i == TRAIN	   ? "k3_train"
-				 : i <= WRITE	   ? "k3_eval"
-				 : i <= VERIFY_OPS ? "k3_verify"
-						   : "k3_bench";
-	snprintf(use[TRAIN].args, sizeof(use->args),
-		 "--model tiny --tokens 192 --tile-tokens 64 --steps 1 --data %s", data);
-	snprintf(use[EVAL].args, sizeof(use->args), "--load %s --tokens 192 --data %s", checkpoint,
-		 data);
-	snprintf(use[WRITE].args, sizeof(use->args), "--load %s --prompt the --bytes 2",
-		 checkpoint);
-	snprintf(use[VERIFY].args, sizeof(use->args), "%s/golden/text_tiny.safetensors", golden);
-	snprintf(use[VERIFY_OPS].args, sizeof(use->args), "%s/golden/kda_ops_d32.safetensors",
-		 golden);
-	snprintf(use[STEP].args, sizeof(use->args), "step --model tiny --tokens 64 --check");
-	snprintf(use[VISION].args, sizeof(use->args),
-		 "vision --model small --images 1x4x4 --rounds 1 --steps 1");
-}
-
-/* Runs a use with more environment and more options; the result's status, the log in `log`. */
-static int
-run(const struct use *use, const char *environment, const char *more, const char **log)
-{
-	scratch_log();
-	struct program_result r = program_run(environment, use->program, "%s %s", use->args, more);
-	int status = r.status;
-
-	*log = scratch_log();
-	program_free(&r);
-	return status;
-}
-
-/* Status 2, and the message. */
-static void
-expect_refused(const struct use *use, const char *environment, const char *more,
-	       const char *message)
-{
-	const char *log;
-	int status = run(use, environment, more, &log);
-
-	cr_expect(status == 2 && strstr(log, message),
-		  "%s %s %.40s... %s: status %d, not \"%s\": %s", environment, use->program,
-		  use->args, more, status, message, log);
-}
 
 /* The number before " MiB are needed", rounded up; 0: it is not said. */
 static unsigned
@@ -108,7 +43,7 @@ TEST(a_limit_of_main_memory_is_refused_by_every_program_and_what_is_asked_for_su
 				 limit);
 			snprintf(said, sizeof(said), "may take %u.0 MiB of it (%s)", limit,
 				 environment);
-			status = run(&use[i], environment, "", &log);
+			status = run_use(&use[i], environment, "", &log);
 			unsigned more = needed_mib(log);
 			if (status != 2 || more <= limit || times == 6)
 				break;
@@ -154,99 +89,8 @@ TEST(a_limit_of_main_memory_is_kept_with_a_disk)
 	program_free(&less);
 	program_free(&whole);
 	strcat(environment, " STARPU_NCPU=2 STARPU_LIMIT_CPU_MEM=1");
-	int status = run(&use[TRAIN], environment, "", &log);
+	int status = run_use(&use[TRAIN], environment, "", &log);
 	cr_expect(status == 2 && strstr(log, "the tasks of 2 workers need"), "%d: %s", status, log);
-}
-
-TEST(what_starpu_would_abort_at_or_pass_over_is_refused_by_every_program)
-{
-	static const char *const refused[][2] = {
-		{"STARPU_SCHED=nope", "STARPU_SCHED=nope (environment): this StarPU has no such "
-				      "scheduler; it has "},
-		{"STARPU_NCPU=99999", "STARPU_NCPU=99999 (environment): must be"},
-		{"STARPU_WORKERS_CPUID=here", "STARPU_WORKERS_CPUID=here (environment): must be "
-					      "numbers or ranges"},
-	};
-	struct use use[N_USES];
-
-	make_uses(use);
-	for (int i = 0; i < N_USES; i++)
-		for (size_t k = 0; k < sizeof(refused) / sizeof(refused[0]); k++)
-			expect_refused(&use[i], refused[k][0], "", refused[k][1]);
-}
-
-TEST(calibrate_refuses_an_environment_before_its_first_row)
-{
-	struct program_result r = program_run("STARPU_SCHED=nope", "k3_bench",
-					      "calibrate --machine %s", scratch_path("m.json"));
-
-	cr_expect_eq(r.status, 2, "%d", r.status);
-	cr_expect_str_empty(r.out, "%s", r.out);
-	cr_expect(strstr(scratch_log(), "STARPU_SCHED=nope (environment)"), "%s", scratch_log());
-	program_free(&r);
-}
-
-TEST(variables_that_starpu_would_abort_at_or_pass_over_are_refused)
-{
-	static const char *const refused[][2] = {
-		{"STARPU_SCHED=", "STARPU_SCHED= (environment): this StarPU has no"},
-		{"STARPU_SCHED=help", "STARPU_SCHED=help "},
-		{"STARPU_SCHED=Eager", " eager "},
-		{"STARPU_SCHED=foo STARPU_SCHED_LIB=/dev/null", "nor STARPU_SCHED_LIB=/dev/null "},
-		{"STARPU_NCPU=9999", "CPU workers are possible here"},
-		{"STARPU_NCPUS=x", "STARPU_NCPUS=x "},
-		{"STARPU_RESERVE_NCPU=60000", "no worker"},
-		{"STARPU_WORKERS_CPUID=", "STARPU_WORKERS_CPUID= "},
-		{"STARPU_WORKERS_CPUID=-1", "STARPU_WORKERS_CPUID=-1 "},
-		{"STARPU_WORKERS_CPUID=1-0", "STARPU_WORKERS_CPUID=1-0 "},
-		{"STARPU_WORKERS_CPUID=99999", "STARPU_WORKERS_CPUID=99999 "},
-		{"STARPU_WORKERS_CPUID=0-99999", "STARPU_WORKERS_CPUID=0-99999 "},
-		{"STARPU_WORKERS_CPUID=0,x", "STARPU_WORKERS_CPUID=0,x "},
-		{"STARPU_WORKERS_COREID=0.5", "STARPU_WORKERS_COREID=0.5 "},
-		{"STARPU_MAIN_THREAD_CPUID=77777", "STARPU_MAIN_THREAD_CPUID=77777 "},
-		{"STARPU_MAIN_THREAD_COREID=77777", "STARPU_MAIN_THREAD_COREID=77777 "},
-		{"STARPU_PREFETCH=x", "STARPU_PREFETCH=x "},
-		{"STARPU_PREFETCH=4294967296", "STARPU_PREFETCH=4294967296 "},
-		{"STARPU_CUDA_PIPELINE=abc", "STARPU_CUDA_PIPELINE=abc "},
-		{"STARPU_WORKER_TREE=x", "STARPU_WORKER_TREE=x "},
-		{"STARPU_SCHED=dmda STARPU_SCHED_BETA=x", "STARPU_SCHED_BETA=x "},
-		{"STARPU_SCHED_GAMMA=nan", "STARPU_SCHED_GAMMA=nan "},
-		{"STARPU_BACKOFF_MIN=2147483647", "STARPU_BACKOFF_MIN=2147483647 "},
-		{"STARPU_WATCHDOG_TIMEOUT=0", "STARPU_WATCHDOG_TIMEOUT=0 "},
-		{"STARPU_LIMIT_CPU_NUMA_7_MEM=x", "STARPU_LIMIT_CPU_NUMA_7_MEM=x "},
-		{"STARPU_LIMIT_CUDA_0_MEM=-1", "STARPU_LIMIT_CUDA_0_MEM=-1 "},
-		{"STARPU_HOME=/dev/null XDG_CACHE_HOME=/dev/null", "can write"},
-		{"STARPU_PERF_MODEL_DIR=/dev/null/x", "STARPU_PERF_MODEL_DIR=/dev/null/x "},
-	};
-	struct use use[N_USES];
-
-	make_uses(use);
-	for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++)
-		expect_refused(&use[TRAIN], refused[i][0], "", refused[i][1]);
-}
-
-/* What has a meaning is taken, with a word where it is hardly meant. */
-TEST(variables_that_have_a_meaning_are_taken)
-{
-	static const char *const taken[][2] = {
-		{"STARPU_WORKERS_CPUID='0, 0 0-'", ""},
-		{"STARPU_WORKERS_COREID=0-0", ""},
-		{"STARPU_MAIN_THREAD_CPUID=0", ""},
-		{"STARPU_NCUDA=5", "STARPU_NCUDA=5 (environment): no GPU is used"},
-		{"STARPU_NCUDA=0", ""},
-		{"STARPU_SCHED=heft", "scheduler dmda"},
-		{"STARPU_LIMIT_CPU_MEM=0", ""},
-		{"STARPU_SCHED=eager STARPU_SCHED_LIB=/dev/null", "scheduler eager"},
-	};
-	struct use use[N_USES];
-	const char *log;
-
-	make_uses(use);
-	for (size_t i = 0; i < sizeof(taken) / sizeof(taken[0]); i++) {
-		int status = run(&use[TRAIN], taken[i][0], "", &log);
-		cr_expect(status == 0 && strstr(log, taken[i][1]), "%s: status %d: %s", taken[i][0],
-			  status, log);
-	}
 }
 
 /* Also in a build that has no CUDA; STARPU_NCUDA=0 makes every machine one without a GPU. */
@@ -341,7 +185,7 @@ TEST(golden_cases_that_are_cut_or_of_another_kind_are_refused)
 			struct use cut = {.program = "k3_verify"};
 			snprintf(cut.args, sizeof(cut.args), "%s",
 				 cut_file("cut.safetensors", use[i].args, shares[k]));
-			int status = run(&cut, "", "", &log);
+			int status = run_use(&cut, "", "", &log);
 			cr_expect(status == 2 && strstr(log, "error"), "%s to %g: %d, %s",
 				  use[i].args, shares[k], status, log);
 		}
@@ -375,16 +219,16 @@ TEST(checkpoints_that_are_cut_or_of_another_type_are_refused)
 		for (size_t k = 0; k < sizeof(shares) / sizeof(shares[0]); k++) {
 			cut_file(name, path, shares[k]);
 			/* what a program does not read it does not miss */
-			int status = run(&resume, "", "", &log), want = i == 1 ? 0 : 2;
+			int status = run_use(&resume, "", "", &log), want = i == 1 ? 0 : 2;
 			cr_expect_eq(status, want, "resume, %s to %g: %d, %s", files[i], shares[k],
 				     status, log);
-			status = run(&use[EVAL], "", "", &log), want = i == 1 || i == 2 ? 2 : 0;
+			status = run_use(&use[EVAL], "", "", &log), want = i == 1 || i == 2 ? 2 : 0;
 			cr_expect_eq(status, want, "eval, %s to %g: %d, %s", files[i], shares[k],
 				     status, log);
 		}
 		cut_file(name, path, 1);
 	}
-	cr_expect_eq(run(&resume, "", "", &log), 0, "%s", log);
+	cr_expect_eq(run_use(&resume, "", "", &log), 0, "%s", log);
 }
 
 /* Millions of handles would be made for nothing. */

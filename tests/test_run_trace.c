@@ -16,6 +16,7 @@
 #include "paje.h"
 #include "program.h"
 #include "scratch.h"
+#include "trace_case.h"
 
 #define TEST(name) Test(run_trace, name, .init = scratch_start, .fini = scratch_stop, .timeout = 60)
 
@@ -34,14 +35,6 @@ no_pictures(void)
 	}
 	snprintf(path, sizeof(path), "PATH=%s:$PATH", scratch_path("bin"));
 	return path;
-}
-
-static char *
-file(const char *name)
-{
-	size_t bytes;
-
-	return (char *)scratch_read(name, &bytes);
 }
 
 /* Lines of a table whose column is this, "" for all. */
@@ -66,7 +59,7 @@ expect_sound(const char *folder)
 	struct paje p;
 
 	snprintf(name, sizeof(name), "%s/tasks.tsv", folder);
-	char *tsv = file(name);
+	char *tsv = trace_case_file(name);
 	snprintf(name, sizeof(name), "%s/k3.paje", folder);
 	paje_read(&p, name);
 	size_t all = lines_with(tsv, "op", "");
@@ -101,7 +94,7 @@ TEST(every_task_of_a_training_run_is_in_the_trace_under_its_step)
 	cr_assert_eq(r.status, 0, "%s", scratch_log());
 	program_free(&r);
 	size_t all = expect_sound("t");
-	char *summary = file("t/summary.txt"), *tsv = file("t/tasks.tsv");
+	char *summary = trace_case_file("t/summary.txt"), *tsv = trace_case_file("t/tasks.tsv");
 	cr_assert_eq(number_after(summary, "bytes a task; "), all);
 	size_t one = lines_with(tsv, "step", "1"), setup = lines_with(tsv, "pass", "setup");
 	cr_assert(one > 100 && setup > 10, "%zu and %zu tasks", one, setup);
@@ -139,7 +132,7 @@ TEST(tracing_changes_no_bit_and_is_not_stored_for_a_resumed_run)
 	b = program_run(no_pictures(), "k3_train", "--resume %s --trace %s",
 			scratch_path("ck/step-000002"), scratch_path("again"));
 	cr_assert_eq(b.status, 0, "%s", scratch_log());
-	char *tsv = file("again/tasks.tsv");
+	char *tsv = trace_case_file("again/tasks.tsv");
 	cr_assert(lines_with(tsv, "step", "3") > 100);
 	free(tsv);
 	free(x);
@@ -175,7 +168,7 @@ TEST(eval_traces_too)
 	cr_assert_eq(r.status, 0, "%s", scratch_log());
 	program_free(&r);
 	cr_assert(expect_sound("t") > 100);
-	char *svg = file("t/trace.svg");
+	char *svg = trace_case_file("t/trace.svg");
 	cr_assert(strstr(svg, ">whole run: "));
 	free(svg);
 }
@@ -233,7 +226,7 @@ run_head(uint32_t vocab)
 static size_t
 most_data(void)
 {
-	char *tsv = file("t/tasks.tsv"), *all = program_all(tsv, "data"), *save = NULL;
+	char *tsv = trace_case_file("t/tasks.tsv"), *all = program_all(tsv, "data"), *save = NULL;
 	size_t most = 0;
 
 	for (char *one = strtok_r(all, " ", &save); one; one = strtok_r(NULL, " ", &save)) {
@@ -319,7 +312,7 @@ TEST(a_full_ring_is_reported_and_the_newest_steps_are_whole)
 	cr_assert_eq(expect_sound("t"), 700);
 	cr_assert(strstr(log, "warning: trace: 700 tasks of "), "%s", log);
 	cr_assert(strstr(log, "incomplete"), "%s", log);
-	char *svg = file("t/trace.svg");
+	char *svg = trace_case_file("t/trace.svg");
 	cr_assert(strstr(svg, ">step 4: "), "%s", svg);
 	free(svg);
 	program_free(&r);
@@ -351,7 +344,7 @@ TEST(termination_ends_a_run_with_a_whole_trace)
 	cr_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0, "status %d: %s", status,
 		  scratch_log());
 	size_t n = expect_sound("t");
-	char *summary = file("t/summary.txt");
+	char *summary = trace_case_file("t/summary.txt");
 	cr_assert_eq(number_after(summary, "bytes a task; "), n);
 	free(summary);
 }
@@ -448,7 +441,7 @@ expect_hanging(void)
 	cr_assert(last->end == p.end && last->end - last->begin > 100, "from %g to %g of %g",
 		  last->begin, last->end, p.end);
 	paje_free(&p);
-	char *tsv = file("t/tasks.tsv");
+	char *tsv = trace_case_file("t/tasks.tsv");
 	cr_assert_eq(lines_with(tsv, "state", "running"), 1, "%s", tsv);
 	cr_assert_eq(lines_with(tsv, "state", "done"), 20, "%s", tsv);
 	free(tsv);

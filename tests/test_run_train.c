@@ -332,16 +332,6 @@ TEST(handles_hold_at_most_the_bound_and_nearly_reach_it)
 	cr_assert(best >= 0.9, "only %.3g of the bound was reached", best);
 }
 
-/* MiB after a word of the log. */
-static double
-logged(const char *log, const char *before)
-{
-	const char *at = strstr(log, before);
-
-	cr_assert(at, "%s: not in the log:\n%s", before, log);
-	return atof(at + strlen(before));
-}
-
 TEST(recomputing_gives_the_same_bits_and_saves_what_the_plan_says)
 {
 	static const char *const policy[] = {"--activations keep", "--activations recompute",
@@ -359,8 +349,8 @@ TEST(recomputing_gives_the_same_bits_and_saves_what_the_plan_says)
 						      scratch_path("text.k3t"), policy[i]);
 		cr_assert_eq(r.status, 0, "%s", scratch_log());
 		const char *log = scratch_log();
-		most[i] = logged(log, "at most ");
-		held[i] = logged(strstr(log, "layouts planned"), "; ");
+		most[i] = program_logged(log, "at most ");
+		held[i] = program_logged(strstr(log, "layouts planned"), "; ");
 		print[i] = program_all(r.out, "fingerprint");
 		cr_expect(held[i] <= most[i] + 0.05, "%s: %g of %g MiB", policy[i], held[i],
 			  most[i]);
@@ -387,7 +377,7 @@ TEST(a_limit_of_memory_is_kept_by_recomputing_or_refused_before_the_start)
 	const char *log = scratch_log();
 	cr_assert_eq(r.status, 0, "%s", log);
 	cr_expect(strstr(log, "recompute"), "%s", log);
-	cr_expect(logged(log, "at most ") <= 0.02 * 1024, "%s", log);
+	cr_expect(program_logged(log, "at most ") <= 0.02 * 1024, "%s", log);
 	program_free(&r);
 	r = program_run("", "k3_train", "--model tiny --tokens 512 --data %s --memory 0.001",
 			scratch_path("text.k3t"));

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "../common/status.h"
+#include "fixture.h"
 #include "paje.h"
 #include "scratch.h"
 #include "trace_case.h"
@@ -72,7 +73,7 @@ expect_hung_task(void)
 	trace_case_expect(&p, "cpu1", 0, "embed_bwd", 4, 5);
 	paje_free(&p);
 	char *tsv = trace_case_file("t/tasks.tsv");
-	cr_assert_eq(trace_case_count(tsv, "\n"), 4, "%s", tsv);
+	cr_assert_eq(fixture_count(tsv, "\n"), 4, "%s", tsv);
 	free(tsv);
 }
 

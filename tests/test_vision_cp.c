@@ -1,101 +1,18 @@
 /* Images under context parallelism: each item is encoded on one rank, its features reach the
  * rows of every rank, and their gradients come back. */
 #include <criterion/criterion.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "../common/status.h"
-#include "vision_case.h"
-
-#define TEST(name) Test(vision_cp, name, .timeout = 60)
-
-enum { MOST_RANKS = 8, MOST_MERGED = 4096, MOST_PLACES = 512 };
+#include "vision_group.h"
 
 static const struct k3_microbatch first = {.backward = true, .first = true, .count = true},
 				  loss_only = {0};
 
-/* The plans of a group, and what their own tiles say of each merged token. */
-struct group {
-	uint32_t ranks;
-	struct vision_case v;
-	struct k3_model *model[MOST_RANKS];
-	struct k3_plan *plan[MOST_RANKS];
-	int item[MOST_MERGED], place[MOST_MERGED]; /* item and number in it; -1: no tile has it */
-	uint64_t patches[MOST_RANKS];
-	const int32_t *layout[MOST_PLACES]; /* by the number of a tile: what its owner says */
-	size_t tiles[MOST_RANKS];
-};
-
-static const struct k3_vit_load_args *
-load_args(const struct k3_plan *plan, size_t n)
-{
-	const struct k3_task *t = vision_case_task(plan, K3_OP_VIT_LOAD, n);
-
-	return t ? t->args : NULL;
-}
-
-/* Notes the merged tokens of a tile; each is named once among all ranks. */
-static void
-note_tile(struct group *g, uint32_t rank, int number, const int32_t *l)
-{
-	cr_assert_lt(number, MOST_PLACES);
-	cr_expect_null(g->layout[number], "tile %d has two owners", number);
-	g->layout[number] = l;
-	g->patches[rank] += (uint64_t)l[K3_VL_PATCHES];
-	g->tiles[rank]++;
-	for (int32_t p = 0; p < l[K3_VL_PARTS]; p++) {
-		const int32_t *part = k3_vit_part(l, p);
-		int32_t at = l[K3_VL_MERGED0] + part[K3_VP_MERGED0],
-			in_item = part[K3_VP_ROW0] / 2 * (part[K3_VP_W] / 2),
-			n = part[K3_VP_ROWS] / 2 * (part[K3_VP_W] / 2);
-		for (int32_t m = 0; m < n; m++) {
-			cr_assert_lt(at + m, MOST_MERGED);
-			cr_expect_eq(g->item[at + m], -1, "merged token %d", at + m);
-			g->item[at + m] = part[K3_VP_ITEM];
-			g->place[at + m] = in_item + m;
-		}
-	}
-}
-
-static void
-group_init(struct group *g, uint32_t ranks, const struct k3_plan_options *o, size_t n_tokens,
-	   const char *images, struct k3_microbatch what)
-{
-	char mesh[16];
-
-	memset(g, 0, sizeof(*g));
-	memset(g->item, -1, sizeof(g->item));
-	g->ranks = ranks;
-	snprintf(mesh, sizeof(mesh), "cp=%u", ranks);
-	vision_case_init(&g->v, n_tokens, images);
-	for (uint32_t r = 0; r < ranks; r++) {
-		g->model[r] = vision_case_model(mesh, r, o);
-		g->plan[r] = vision_case_plan(g->model[r], n_tokens, images, what);
-		for (size_t i = 0; load_args(g->plan[r], i); i++) {
-			const struct k3_vit_load_args *a = load_args(g->plan[r], i);
-			if (!a->placeholder && !a->layout_only)
-				note_tile(g, r,
-					  vision_case_task(g->plan[r], K3_OP_VIT_LOAD, i)->tile,
-					  a->layout);
-		}
-	}
-}
-
-static void
-group_fini(struct group *g)
-{
-	for (uint32_t r = 0; r < g->ranks; r++) {
-		k3_plan_destroy(g->plan[r]);
-		k3_model_destroy(g->model[r]);
-	}
-	vision_case_fini(&g->v);
-}
-
 /* Every merged token of every item is on one rank; the heaviest rank is not above the mean and one
  * item. */
 static void
-expect_shares(const struct group *g)
+expect_shares(const struct vision_group *g)
 {
 	uint64_t all = 0, largest = 0, merged = 0;
 
@@ -120,12 +37,12 @@ datum(const struct k3_plan *plan, const struct k3_task *t, uint32_t i)
 
 /* What a rank knows of others' tiles is what their owner says. */
 static void
-expect_layouts(const struct group *g, uint32_t rank)
+expect_layouts(const struct vision_group *g, uint32_t rank)
 {
 	size_t others = 0, all = 0;
 
-	for (size_t i = 0; load_args(g->plan[rank], i); i++) {
-		const struct k3_vit_load_args *a = load_args(g->plan[rank], i);
+	for (size_t i = 0; vision_group_load(g->plan[rank], i); i++) {
+		const struct k3_vit_load_args *a = vision_group_load(g->plan[rank], i);
 		const struct k3_task *t = vision_case_task(g->plan[rank], K3_OP_VIT_LOAD, i);
 		if (!a->layout_only)
 			continue;
@@ -142,7 +59,7 @@ expect_layouts(const struct group *g, uint32_t rank)
 
 /* Which item, and which of its merged tokens, goes to a row of the stream; -1: none. */
 static void
-wanted(const struct group *g, size_t row, int *item, int *place)
+wanted(const struct vision_group *g, size_t row, int *item, int *place)
 {
 	*item = *place = -1;
 	for (size_t k = 0; k < g->v.layout.n_items; k++) {
@@ -176,7 +93,7 @@ holds(const int32_t *layout, int32_t merged)
 
 /* Tiles of a scatter task, by their features or gradients, that hold a merged token. */
 static size_t
-holders(const struct group *g, const struct k3_plan *plan, const struct k3_task *t,
+holders(const struct vision_group *g, const struct k3_plan *plan, const struct k3_task *t,
 	const struct k3_list *y, const struct k3_list *layout, int32_t merged)
 {
 	size_t n = 0;
@@ -192,14 +109,14 @@ holders(const struct group *g, const struct k3_plan *plan, const struct k3_task 
 /* Every own row gets the feature that the layout wants there, from one of the tiles that its task
  * reads; no task reads a tile that none of its rows wants. */
 static void
-expect_rows(const struct group *g, uint32_t rank)
+expect_rows(const struct vision_group *g, uint32_t rank)
 {
 	const struct k3_plan *plan = g->plan[rank];
 
 	for (size_t i = plan->own_first; i < plan->own_first + plan->own_n; i++) {
 		const int32_t *map = batch_of(plan, (int32_t)i)->map_rows;
 		const struct k3_task *t = NULL;
-		bool read[MOST_PLACES] = {false};
+		bool read[VISION_GROUP_TILES] = {false};
 		size_t n_read = 0;
 		for (size_t k = 0; k < plan->n_tasks; k++)
 			if (plan->task[k].op == K3_OP_VISION_SCATTER_FWD &&
@@ -217,7 +134,7 @@ expect_rows(const struct group *g, uint32_t rank)
 			cr_expect_eq(g->place[map[r]], place);
 			const struct k3_vision_scatter_args *a = t->args;
 			cr_expect_eq(holders(g, plan, t, &a->y, &a->layout, map[r]), 1);
-			for (int n = 0; n < MOST_PLACES && g->layout[n]; n++)
+			for (int n = 0; n < VISION_GROUP_TILES && g->layout[n]; n++)
 				if (holds(g->layout[n], map[r]) && !read[n]) {
 					read[n] = true;
 					n_read++;
@@ -229,7 +146,7 @@ expect_rows(const struct group *g, uint32_t rank)
 
 /* Does any row of an own text tile want a feature of a tile? */
 static bool
-wants(const struct group *g, const struct k3_plan *plan, size_t text, int32_t number)
+wants(const struct vision_group *g, const struct k3_plan *plan, size_t text, int32_t number)
 {
 	const int32_t *map = batch_of(plan, (int32_t)text)->map_rows;
 
@@ -242,7 +159,7 @@ wants(const struct group *g, const struct k3_plan *plan, size_t text, int32_t nu
 /* Backward every rank has a gradient of every tile, from the text tiles that wanted its
  * features. */
 static void
-expect_gradients(const struct group *g, uint32_t rank)
+expect_gradients(const struct vision_group *g, uint32_t rank)
 {
 	const struct k3_plan *plan = g->plan[rank];
 	size_t n = 0, all = 0;
@@ -271,7 +188,8 @@ expect_gradients(const struct group *g, uint32_t rank)
 
 /* One task for each rank that has tiles, over all its merged tokens, which only it gives. */
 static void
-expect_exchange(const struct group *g, uint32_t rank, enum k3_op op, uint8_t mine, uint8_t other)
+expect_exchange(const struct vision_group *g, uint32_t rank, enum k3_op op, uint8_t mine,
+		uint8_t other)
 {
 	const struct k3_plan *plan = g->plan[rank];
 	size_t n = 0;
@@ -301,10 +219,10 @@ expect_exchange(const struct group *g, uint32_t rank, enum k3_op op, uint8_t min
 static void
 expect_group(uint32_t ranks, const struct k3_plan_options *o, size_t n_tokens, const char *images)
 {
-	struct group *g = malloc(sizeof(*g));
+	struct vision_group *g = malloc(sizeof(*g));
 
 	cr_assert_not_null(g);
-	group_init(g, ranks, o, n_tokens, images, first);
+	vision_group_init(g, ranks, o, n_tokens, images, first);
 	expect_shares(g);
 	for (uint32_t r = 0; r < ranks; r++) {
 		expect_layouts(g, r);
@@ -314,19 +232,19 @@ expect_group(uint32_t ranks, const struct k3_plan_options *o, size_t n_tokens, c
 		expect_exchange(g, r, K3_OP_SUM_FEATURE_GRADS, K3_RW, K3_R);
 	}
 	cr_expect_eq(k3_plan_check_order(g->plan, ranks), K3_OK, "%s", images);
-	group_fini(g);
-	group_init(g, ranks, o, n_tokens, images, loss_only);
+	vision_group_fini(g);
+	vision_group_init(g, ranks, o, n_tokens, images, loss_only);
 	for (uint32_t r = 0; r < ranks; r++) {
 		expect_rows(g, r);
 		expect_exchange(g, r, K3_OP_GATHER_FEATURES, K3_R, K3_W);
 		cr_expect_eq(vision_case_count(g->plan[r], K3_OP_SUM_FEATURE_GRADS), 0);
 	}
 	cr_expect_eq(k3_plan_check_order(g->plan, ranks), K3_OK, "%s", images);
-	group_fini(g);
+	vision_group_fini(g);
 	free(g);
 }
 
-TEST(each_item_is_encoded_on_one_rank_and_its_features_reach_every_row)
+Test(vision_cp, each_item_is_encoded_on_one_rank_and_its_features_reach_every_row, .timeout = 60)
 {
 	static const char *const images[] = {
 		"1x8x8@3",
@@ -351,153 +269,4 @@ TEST(each_item_is_encoded_on_one_rank_and_its_features_reach_every_row)
 				o.vision_bands = 2;
 				expect_group(ranks, &o, 195, images[i]);
 			}
-}
-
-/* Arithmetic of all ranks together in a family. */
-static double
-flops(struct k3_plan *const *plan, uint32_t ranks)
-{
-	double sum = 0;
-
-	for (uint32_t r = 0; r < ranks; r++)
-		for (size_t i = 0; i < plan[r]->n_tasks; i++)
-			if (k3_op_family((enum k3_op)plan[r]->task[i].op) == K3_FAMILY_VIT)
-				sum += plan[r]->task[i].flops;
-	return sum;
-}
-
-TEST(the_ranks_share_the_work_of_one)
-{
-	struct k3_plan_options o = vision_case_options();
-	const char *images = "1x8x8@0 1x8x4@16 1x4x4@24 1x8x8@28 1x8x4@44 1x4x4@52";
-	struct k3_model *alone = vision_case_model("cp=1", 0, &o), *model[3];
-	struct k3_plan *one = vision_case_plan(alone, 90, images, first), *plan[3];
-	double all = flops(&one, 1);
-
-	for (uint32_t r = 0; r < 3; r++) {
-		model[r] = vision_case_model("cp=3", r, &o);
-		plan[r] = vision_case_plan(model[r], 90, images, first);
-		double own = flops(&plan[r], 1);
-		cr_expect(own > all / 4 && own < all / 2, "rank %u: %g of %g", r, own, all);
-	}
-	cr_expect_float_eq(flops(plan, 3), all, 1e-6 * all);
-	for (uint32_t r = 0; r < 3; r++) {
-		k3_plan_destroy(plan[r]);
-		k3_model_destroy(model[r]);
-	}
-	k3_plan_destroy(one);
-	k3_model_destroy(alone);
-}
-
-TEST(a_rank_without_items_encodes_a_placeholder_that_stays_at_home)
-{
-	struct k3_plan_options o = vision_case_options();
-	struct k3_model *model = vision_case_model("cp=3", 2, &o);
-	struct k3_plan *plan = vision_case_plan(model, 90, "1x8x8@0 1x4x4@40", first);
-
-	cr_expect_eq(vision_case_count(plan, K3_OP_VIT_LOAD), 3);
-	cr_expect_eq(load_args(plan, 0)->placeholder, 1);
-	cr_expect_eq(load_args(plan, 0)->layout[K3_VL_MERGED0], 20, "behind all that rows want");
-	cr_expect_eq(vision_case_count(plan, K3_OP_VIT_MLP_FWD), 2);
-	cr_expect_eq(vision_case_count(plan, K3_OP_VIT_MLP_BWD_DX), 0);
-	cr_expect_gt(vision_case_count(plan, K3_OP_ZERO_GRADS), 0);
-	cr_expect_eq(vision_case_count(plan, K3_OP_GATHER_FEATURES), 2);
-	cr_expect_eq(vision_case_count(plan, K3_OP_SUM_FEATURE_GRADS), 2);
-	cr_expect_eq(vision_case_count(plan, K3_OP_VISION_SCATTER_BWD), 2);
-	k3_plan_destroy(plan);
-	/* without images nothing travels */
-	plan = vision_case_plan(model, 90, "", first);
-	cr_expect_eq(vision_case_count(plan, K3_OP_GATHER_FEATURES), 0);
-	cr_expect_eq(vision_case_count(plan, K3_OP_SUM_FEATURE_GRADS), 0);
-	k3_plan_destroy(plan);
-	k3_model_destroy(model);
-}
-
-/* What one rank forgets, the proof of order finds. */
-TEST(features_that_one_rank_does_not_take_are_found)
-{
-	struct k3_plan_options o = vision_case_options();
-	struct k3_model *model[2];
-	struct k3_plan *plan[2];
-
-	for (uint32_t r = 0; r < 2; r++) {
-		model[r] = vision_case_model("cp=2", r, &o);
-		plan[r] = vision_case_plan(model[r], 90, "1x8x8@0 1x4x4@40", first);
-	}
-	cr_expect_eq(k3_plan_check_order(plan, 2), K3_OK);
-	for (size_t i = 0; i < plan[1]->n_tasks; i++)
-		if (plan[1]->task[i].op == K3_OP_SUM_FEATURE_GRADS) {
-			plan[1]->task[i].comm = -1;
-			break;
-		}
-	capture_begin();
-	cr_expect_eq(k3_plan_check_order(plan, 2), K3_EPLAN);
-	expect_message(capture_end(), "sum_feature_grads");
-	for (uint32_t r = 0; r < 2; r++) {
-		k3_plan_destroy(plan[r]);
-		k3_model_destroy(model[r]);
-	}
-}
-
-struct life {
-	uint32_t first, last;
-};
-
-static int
-by_life(const void *a, const void *b)
-{
-	const struct life *x = a, *y = b;
-
-	if (x->first != y->first)
-		return x->first < y->first ? -1 : 1;
-	return x->last < y->last ? -1 : x->last > y->last;
-}
-
-/* Lives of the data of a name, sorted. */
-static size_t
-lives(const struct k3_plan *plan, const char *what, struct life life[MOST_PLACES])
-{
-	size_t n = 0;
-
-	for (size_t i = 0; i < plan->n_data; i++)
-		if (strcmp(plan->data[i].what, what) == 0) {
-			cr_assert_lt(n, MOST_PLACES);
-			life[n++] = (struct life){plan->data[i].first_pos, plan->data[i].last_pos};
-		}
-	qsort(life, n, sizeof(*life), by_life);
-	return n;
-}
-
-/* Where patches are bounded, what travels lives as long for any images as for none. */
-TEST(lives_of_what_travels_do_not_depend_on_the_images)
-{
-	static const char *const images[] = {"1x8x8@0 1x4x4@40 1x2x2@50", "1x2x2@89",
-					     "1x8x4@0 1x8x4@8 1x8x4@16 1x8x4@24"};
-	static const char *const names[] = {"vit_features", "dvit_features", "vit_layout"};
-	struct k3_plan_options o = vision_case_options();
-
-	o.max_patches = 160;
-	o.vision_patches = 32;
-	for (uint32_t rank = 0; rank < 3; rank++) {
-		struct k3_model *model = vision_case_model("cp=3", rank, &o);
-		for (size_t i = 0; i < sizeof(images) / sizeof(images[0]); i++)
-			for (int backward = 0; backward < 2; backward++) {
-				struct k3_microbatch what = backward ? first : loss_only;
-				struct k3_plan *none = vision_case_plan(model, 90, "", what),
-					       *some = vision_case_plan(model, 90, images[i], what);
-				/* layouts stay for the backward pass, whose pairs are the
-				 * images' */
-				for (size_t k = 0; k < (backward ? 2 : 3); k++) {
-					struct life a[MOST_PLACES], b[MOST_PLACES];
-					size_t n = lives(none, names[k], a);
-					cr_assert_eq(lives(some, names[k], b), n, "%s", names[k]);
-					cr_expect(backward || k == 1 || n > 2);
-					cr_expect_arr_eq(a, b, n * sizeof(*a), "rank %u, %s: %s",
-							 rank, images[i], names[k]);
-				}
-				k3_plan_destroy(none);
-				k3_plan_destroy(some);
-			}
-		k3_model_destroy(model);
-	}
 }

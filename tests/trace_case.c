@@ -101,23 +101,29 @@ trace_case_released(struct k3_trace *trace, int worker, double ready, double sta
 	k3_trace_end(r, worker, ns(ready), ns(start), ns(end), ns(released));
 }
 
+void
+trace_case_two_steps(struct k3_trace *trace)
+{
+	k3_trace_step(trace, -1, -1);
+	trace_case_ran(trace, K3_OP_PARAM_INIT, K3_PASS_SETUP, -1, 0, 0, 1000, 9000);
+	k3_trace_step(trace, 1, 0);
+	/* cpu0: 1 ms each, back to back; ready 0.5 ms before they start while cpu1 is idle */
+	for (int i = 0; i < 10; i++)
+		trace_case_ran(trace, K3_OP_KDA_PROJ_FWD, K3_PASS_FORWARD, 0, 0,
+			       10000 + 1000 * i - 500, 10000 + 1000 * i, 11000 + 1000 * i);
+	/* the load of the next step begins nothing */
+	k3_trace_step(trace, 2, 0);
+	trace_case_ran(trace, K3_OP_BATCH_LOAD, K3_PASS_FORWARD, -1, 1, 20000, 20000, 22000);
+	trace_case_ran(trace, K3_OP_MLA_ATTN_FWD, K3_PASS_FORWARD, 1, 0, 30000, 30000, 50000);
+	trace_case_ran(trace, K3_OP_MLA_ATTN_BWD, K3_PASS_BACKWARD, 1, 1, 40000, 40000, 50000);
+}
+
 char *
 trace_case_file(const char *name)
 {
 	size_t bytes;
 
 	return (char *)scratch_read(name, &bytes);
-}
-
-size_t
-trace_case_count(const char *text, const char *part)
-{
-	size_t n = 0, bytes = strlen(part);
-
-	/* a sanitizer's strstr takes the length of the whole text each time */
-	for (const char *p = text; *p; p++)
-		n += *p == *part && strncmp(p, part, bytes) == 0;
-	return n;
 }
 
 void

@@ -21,10 +21,11 @@ void trace_case_released(struct k3_trace *trace, int worker, double ready, doubl
 void trace_case_ran(struct k3_trace *trace, enum k3_op op, enum k3_pass pass, int layer, int worker,
 		    double ready, double start, double end);
 
+/** Two steps on two workers, 20 ms each: 10 tasks in the first, 2 in the second. */
+void trace_case_two_steps(struct k3_trace *trace);
+
 /** A file of the scratch folder as text (malloc'ed). */
 char *trace_case_file(const char *name);
-/** How often a part stands in a text. */
-size_t trace_case_count(const char *text, const char *part);
 /** The n-th state of a container is this one; times in ms. */
 void trace_case_expect(const struct paje *paje, const char *container, size_t n, const char *value,
 		       double begin, double end);

@@ -11,13 +11,8 @@ tables(const struct k3_vec *table[3])
 {
 	size_t n = 0;
 
-	table[n++] = &k3_vec_base;
-#ifdef K3_HAVE_WIDE_LANES
-	if (k3_lanes_of_cpu() >= K3_LANES_AVX2)
-		table[n++] = &k3_vec_avx2;
-	if (k3_lanes_of_cpu() >= K3_LANES_AVX512)
-		table[n++] = &k3_vec_avx512;
-#endif
+	for (; n <= k3_lanes_of_cpu(); n++)
+		table[n] = K3_LANES_TABLE(k3_vec, n);
 	return n;
 }
 

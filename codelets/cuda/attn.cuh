@@ -89,7 +89,7 @@ struct crew {
 static __device__ __forceinline__ void
 crew_sync(const struct crew &c)
 {
-	asm volatile("bar.sync %0, %1;" ::"r"(c.barrier), "r"(c.threads) : "memory");
+	group_sync(c.barrier, c.threads);
 }
 
 /** Minimum, maximum and sum over a crew, in all of its threads. */

@@ -39,6 +39,7 @@ cuda_sources = \
 	codelets/moe/expert_fma.cu \
 	codelets/moe/expert_weights.cu \
 	codelets/moe/expert_wgmma.cu \
+	codelets/moe/moe_combine_bwd_cuda.cu \
 	codelets/moe/moe_combine_cuda.cu \
 	codelets/moe/moe_count_cuda.cu \
 	codelets/moe/moe_dispatch_cuda.cu \
@@ -86,6 +87,7 @@ cuda_headers = \
 	codelets/cuda/pointers.cuh \
 	codelets/cuda/ring.cuh \
 	codelets/cuda/runs.cuh \
+	codelets/cuda/shared.cuh \
 	codelets/cuda/situ.cuh \
 	codelets/cuda/team.cuh \
 	codelets/cuda/tensor_map.cuh \
@@ -118,6 +120,7 @@ cuda_headers = \
 	codelets/mla/mla_gemm.cuh \
 	codelets/mla/mla_norm.cuh \
 	codelets/moe/boxes.cuh \
+	codelets/moe/combine_rows.cuh \
 	codelets/moe/combine_short.cuh \
 	codelets/moe/expert_dgrad.cuh \
 	codelets/moe/expert_finish.cuh \

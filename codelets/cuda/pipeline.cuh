@@ -14,38 +14,6 @@
 
 enum { GROUP = 128 }; /* threads of a warpgroup */
 
-/** One thread, before a barrier of the block. */
-static __device__ __forceinline__ void
-phase_init(uint32_t barrier, int arrivals)
-{
-	asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
-}
-
-static __device__ __forceinline__ void
-phase_arrive(uint32_t barrier)
-{
-	asm volatile("{.reg .b64 t; mbarrier.arrive.shared.b64 t, [%0];}" ::"r"(barrier)
-		     : "memory");
-}
-
-/** Arrives when all copies that the thread has started are there. */
-static __device__ __forceinline__ void
-phase_arrive_copied(uint32_t barrier)
-{
-	asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
-}
-
-/** Waits for the end of the phase of that parity; 1 passes at once on a new barrier. */
-static __device__ __forceinline__ void
-phase_wait(uint32_t barrier, uint32_t parity)
-{
-	asm volatile("{.reg .pred p;\n"
-		     "wait: mbarrier.try_wait.parity.shared.b64 p, [%0], %1;\n"
-		     "@!p bra wait;}" ::"r"(barrier),
-		     "r"(parity)
-		     : "memory");
-}
-
 /** One arrival of a warp that is done with a stage. */
 static __device__ __forceinline__ void
 phase_release(uint32_t empty)
@@ -53,13 +21,6 @@ phase_release(uint32_t empty)
 	__syncwarp();
 	if ((threadIdx.x & 31) == 0)
 		phase_arrive(empty);
-}
-
-/** What others wrote to shared memory may be read by products from here on. */
-static __device__ __forceinline__ void
-shared_fence(void)
-{
-	asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
 /** A loader's arrival: with the copies that it has started where it made no ordinary stores. */
@@ -74,13 +35,6 @@ phase_loaded(uint32_t full, bool copies)
 		shared_fence();
 		phase_arrive(full);
 	}
-}
-
-/** Barrier `id` (1 .. 15) of so many threads. */
-static __device__ __forceinline__ void
-group_sync(int id, int threads)
-{
-	asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
 /** The rest of a role runs with N registers a thread: of all warps of a warpgroup. */

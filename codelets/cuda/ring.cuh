@@ -9,8 +9,8 @@
  */
 #ifndef K3_CUDA_RING_CUH
 #define K3_CUDA_RING_CUH
-#include "pipeline.cuh"
 #include "pointers.cuh"
+#include "shared.cuh"
 #include "team.cuh"
 
 enum { RING_ROWS = 32, RING_PAD = 16 };
@@ -33,23 +33,12 @@ struct row_place {
 	uint32_t at, bar, phase;
 };
 
-static __device__ __forceinline__ uint4
-shared_pack(uint32_t at)
-{
-	uint4 x;
-
-	asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-		     : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-		     : "r"(at));
-	return x;
-}
-
 /** A pack of a slot, widened. */
 template <typename T>
 static __device__ __forceinline__ void
 slot_wide(float *x, uint32_t at)
 {
-	pack_wide<T>(x, shared_pack(at));
+	pack_wide<T>(x, shared_load_16(at));
 }
 
 /** The slot `rows` slots further, at most once around. */
@@ -78,7 +67,7 @@ ring_bytes(size_t row_bytes, size_t rows, size_t slots)
 static __device__ __forceinline__ char *
 ring_open(struct row_ring *r, char *base, uint32_t row_bytes, uint32_t rows, uint32_t slots)
 {
-	r->first = (uint32_t)__cvta_generic_to_shared(base);
+	r->first = shared_address(base);
 	r->pitch = row_bytes + RING_PAD;
 	r->end = r->bars = r->first + slots * r->pitch;
 	r->bars_end = r->bars + 8 * (slots / rows + 2);
@@ -92,8 +81,7 @@ ring_open(struct row_ring *r, char *base, uint32_t row_bytes, uint32_t rows, uin
 	if (threadIdx.x == 0) {
 		for (uint32_t b = r->bars; b < r->bars_end; b += 8)
 			phase_init(b, (int)rows);
-		asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-		shared_fence();
+		phase_publish();
 	}
 	__syncwarp();
 	return base + ring_bytes(row_bytes, rows, slots);
@@ -105,13 +93,8 @@ feed_row(const struct row_feed &f, const struct row_ring &r, size_t t)
 {
 	if (f.token >= t)
 		return;
-	asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(f.bar),
-		     "r"(r.row_bytes)
-		     : "memory");
-	asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], "
-		     "[%1], %2, [%3];" ::"r"(f.at),
-		     "l"(f.from), "r"(r.row_bytes), "r"(f.bar)
-		     : "memory");
+	phase_expect(f.bar, r.row_bytes);
+	copy_run(f.at, f.from, r.row_bytes, f.bar);
 }
 
 /* Row number q of all that the team will see. */

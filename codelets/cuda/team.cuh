@@ -2,7 +2,7 @@
  * together.  A team of one warp needs no barrier. */
 #ifndef K3_CUDA_TEAM_CUH
 #define K3_CUDA_TEAM_CUH
-#include "device.cuh"
+#include "shared.cuh"
 
 enum { TEAMS_MOST = 8 };
 
@@ -13,10 +13,7 @@ team_sync(void)
 	if (blockDim.x == 32)
 		__syncwarp();
 	else
-		asm volatile("bar.sync %0, %1;"
-			     :
-			     : "r"(1 + threadIdx.y), "r"(blockDim.x)
-			     : "memory");
+		group_sync(1 + (int)threadIdx.y, (int)blockDim.x);
 }
 
 /**

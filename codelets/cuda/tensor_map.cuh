@@ -7,24 +7,7 @@
 #define K3_CUDA_TENSOR_MAP_CUH
 #include <cudaTypedefs.h>
 
-#include "pipeline.cuh"
-
-/** Arrives, and the phase also waits for bytes. */
-static __device__ __forceinline__ void
-phase_expect(uint32_t barrier, uint32_t bytes)
-{
-	asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier),
-		     "r"(bytes)
-		     : "memory");
-}
-
-/** After phase_init, before copies. */
-static __device__ __forceinline__ void
-phase_publish(void)
-{
-	asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-	shared_fence();
-}
+#include "shared.cuh"
 
 /** True in one lane of a whole warp. */
 static __device__ __forceinline__ bool
@@ -46,16 +29,6 @@ copy_box(uint32_t to, const CUtensorMap *map, int col, int row, uint32_t barrier
 	asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
 		     "[%0], [%1, {%2, %3}], [%4];" ::"r"(to),
 		     "l"(map), "r"(col), "r"(row), "r"(barrier)
-		     : "memory");
-}
-
-/** A multiple of 16 bytes. */
-static __device__ __forceinline__ void
-copy_run(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier)
-{
-	asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
-		     "[%0], [%1], %2, [%3];" ::"r"(to),
-		     "l"(from), "r"(bytes), "r"(barrier)
 		     : "memory");
 }
 

@@ -5,12 +5,12 @@
  * bytes.  The same tile serves as an operand whose sum runs over its columns (k_major) and, as the
  * right operand, over its rows (mn_major).  Four whole warps take part.  The traps: registers of a
  * product in flight must not be touched before wgmma_wait; what ordinary stores or cp.async wrote
- * is seen by products only after a barrier and shared_fence (pipeline.cuh).
+ * is seen by products only after a barrier and shared_fence (shared.cuh).
  */
 #ifndef K3_CUDA_WGMMA_CUH
 #define K3_CUDA_WGMMA_CUH
 
-#include "device.cuh"
+#include "shared.cuh"
 
 /* Instructions of sm_90a; other targets never run these kernels. */
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -41,12 +41,6 @@ piece_at(int rows, int row, int piece)
 	return (uint32_t)((piece / 8 * rows + row) * PANEL_ROW_BYTES + ((piece ^ row) & 7) * 16);
 }
 
-static __device__ __forceinline__ uint32_t
-shared_address(const void *p)
-{
-	return (uint32_t)__cvta_generic_to_shared(p);
-}
-
 /** 16 bytes from global to shared memory; zeros unless `there`. */
 static __device__ __forceinline__ void
 copy_16(uint32_t to, const void *from, bool there)
@@ -70,11 +64,13 @@ copy_4(uint32_t to, const void *from, bool there)
 		     : "memory");
 }
 
+/** Four matrices of 8 rows of 16 bytes; lane 8 i + j has the address of row j of matrix i. */
 static __device__ __forceinline__ void
-shared_store_16(uint32_t to, uint4 x)
+shared_load_matrices(uint32_t *x, uint32_t row)
 {
-	asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(x.x), "r"(x.y),
-		     "r"(x.z), "r"(x.w)
+	asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+		     : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+		     : "r"(row)
 		     : "memory");
 }
 
@@ -129,6 +125,17 @@ wgmma_wait(void)
 #if K3_WGMMA
 	asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 #endif
+}
+
+/** Accumulators of N columns that wgmma_wait has brought in: the compiler, which does not know that
+ * products are under way, uses none of them before. */
+template <int N>
+static __device__ __forceinline__ void
+settled(float *d)
+{
+#pragma unroll
+	for (int i = 0; i < N / 2; i++)
+		asm volatile("" : "+f"(d[i])::"memory");
 }
 
 #define K3_ACC4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])

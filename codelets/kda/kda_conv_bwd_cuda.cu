@@ -177,8 +177,7 @@ kda_conv_bwd(void *const *buf, const struct k3_kda_conv_args *a, const struct k3
 	b.part = (float *)cuda->scratch;
 	b.rows = (int)rows;
 	for (uint32_t i = 0; i < a->dqkv.n; i++) {
-		b.h0 = (size_t)i * a->group_heads;
-		b.heads = a->h - b.h0 < a->group_heads ? a->h - b.h0 : a->group_heads;
+		b.heads = k3_heads_of_group(a->h, a->group_heads, i, &b.h0);
 		b.dy = buf[a->dqkv.first + i];
 		if (lanes)
 			launch_fast<T>(b, strips, lanes, (cudaStream_t)cuda->stream);

@@ -226,8 +226,8 @@ row_bwd(float *da, void *const *buf, const struct k3_kda_conv_args *a, size_t t)
 	const struct k3_vec *vec = k3_vec();
 
 	for (size_t h = 0; h < a->h; h++) {
-		size_t g = h / a->group_heads, h0 = g * a->group_heads;
-		size_t hg = a->h - h0 < a->group_heads ? a->h - h0 : a->group_heads;
+		size_t g = h / a->group_heads, h0;
+		size_t hg = k3_heads_of_group(a->h, a->group_heads, g, &h0);
 		const float *dqkv =
 			(const float *)buf[a->dqkv.first + g] + t * 3 * hg * a->k + (h - h0) * a->k;
 

@@ -15,10 +15,9 @@ struct group {
 static struct group
 group_at(void *const *buf, const struct k3_kda_gate_args *a, uint32_t i)
 {
-	size_t h0 = (size_t)i * a->group_heads, left = a->h - h0;
-	struct group g = {h0, left < a->group_heads ? left : a->group_heads, buf[a->df.first + i],
-			  buf[a->dbr.first + i]};
+	struct group g = {.df = buf[a->df.first + i], .dbr = buf[a->dbr.first + i]};
 
+	g.heads = k3_heads_of_group(a->h, a->group_heads, i, &g.h0);
 	return g;
 }
 

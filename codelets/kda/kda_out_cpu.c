@@ -14,10 +14,10 @@
 static size_t
 group_cols(const struct k3_kda_out_args *a, uint32_t g, size_t *first)
 {
-	size_t h0 = (size_t)g * a->group_heads, left = a->h - h0;
+	size_t h0, heads = k3_heads_of_group(a->h, a->group_heads, g, &h0);
 
 	*first = h0 * a->v;
-	return (left < a->group_heads ? left : a->group_heads) * a->v;
+	return heads * a->v;
 }
 
 /* y [t, P] = n on sigmoid(gg) */

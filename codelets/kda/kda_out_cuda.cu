@@ -134,16 +134,10 @@ __launch_bounds__(THREADS, 2) norm_bwd_packs(const __grid_constant__ struct back
 static struct span
 span_at(void *const *buf, const struct k3_kda_out_args *a, uint32_t g, size_t n)
 {
-	size_t h0 = (size_t)g * a->group_heads, left = a->h - h0, lanes = a->v / n;
+	size_t h0, heads = k3_heads_of_group(a->h, a->group_heads, g, &h0), lanes = a->v / n;
 	bool whole = a->v % n == 0 && lanes && lanes <= 32 && (lanes & (lanes - 1)) == 0 &&
 		     all_aligned(buf, 0, a->n_buf) && a->t * a->p / n < UINT32_MAX / 2;
-	struct span s = {a->t,
-			 left < a->group_heads ? left : a->group_heads,
-			 h0 * a->v,
-			 a->p,
-			 a->v,
-			 a->eps,
-			 whole ? (int)lanes : 0};
+	struct span s = {a->t, heads, h0 * a->v, a->p, a->v, a->eps, whole ? (int)lanes : 0};
 
 	return s;
 }

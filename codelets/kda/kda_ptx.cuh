@@ -9,10 +9,7 @@
 static __device__ __forceinline__ void
 ldmatrix(uint32_t *r, const void *row)
 {
-	asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-		     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-		     : "r"(shared_address(row))
-		     : "memory");
+	shared_load_matrices(r, shared_address(row));
 }
 
 /** The same, each matrix transposed. */
@@ -100,7 +97,7 @@ static __device__ __forceinline__ void
 copy_wait(void)
 {
 	asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
-	asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+	shared_fence();
 }
 
 #endif

@@ -49,12 +49,6 @@ walk_shared_at(unsigned char *raw)
 }
 
 static __device__ __forceinline__ void
-walk_meet(int barrier, int threads)
-{
-	asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
-}
-
-static __device__ __forceinline__ void
 walk_arrive(int barrier)
 {
 	asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "n"((int)WALK_PAIR) : "memory");
@@ -166,11 +160,11 @@ template <int ROWS>
 static __device__ __forceinline__ void
 walk_tile_store(unsigned char *tile, const uint32_t *a)
 {
-	walk_meet(WALK_TILE, WALK_GROUP);
+	group_sync(WALK_TILE, WALK_GROUP);
 #pragma unroll
 	for (int s = 0; s < ROWS / 16; s++)
 		stmatrix_trans(tile + walk_piece<ROWS>(s), a + 4 * s);
-	walk_meet(WALK_TILE, WALK_GROUP);
+	group_sync(WALK_TILE, WALK_GROUP);
 }
 
 /** A tile of rows to memory; row (thread / 8) + 16 m goes to row index[m], or to its own (NULL). */

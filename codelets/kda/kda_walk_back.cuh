@@ -125,7 +125,7 @@ back_meet(struct back_regs *r, struct walk_shared &sh, int i, int chunks)
 	const struct walk_stage &g = sh.stage[i % WALK_STAGES];
 
 	if (i < chunks)
-		walk_meet(WALK_FULL + i % WALK_STAGES, WALK_PAIR);
+		group_sync(WALK_FULL + i % WALK_STAGES, WALK_PAIR);
 	wgmma_fence();
 	tiles_product<WALK_V>(r->y, shared_address(g.columns), shared_address(g.p), false);
 	wgmma_commit();

@@ -110,7 +110,7 @@ begin_update(struct walk_regs *r, const struct walk_stage &g, bool output)
 static __device__ __forceinline__ void
 meet_chunk(struct walk_regs *r, struct walk_shared &sh, int i)
 {
-	walk_meet(WALK_FULL + i % WALK_STAGES, WALK_PAIR);
+	group_sync(WALK_FULL + i % WALK_STAGES, WALK_PAIR);
 	walk_accumulators(r->y, sh.stage[i % WALK_STAGES].columns);
 }
 

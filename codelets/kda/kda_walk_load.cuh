@@ -65,7 +65,7 @@ static __device__ __forceinline__ void
 walk_stage_begin(int i)
 {
 	if (i >= WALK_STAGES)
-		walk_meet(WALK_EMPTY + i % WALK_STAGES, WALK_PAIR);
+		group_sync(WALK_EMPTY + i % WALK_STAGES, WALK_PAIR);
 }
 
 static __device__ __forceinline__ void

@@ -1,8 +1,5 @@
 /* Warpgroup products of the walks: the left operand is in registers, as pairs of a rounded
  * accumulator; the right one is a tile of 64 rows in shared memory.
- *
- * The trap: a product reads and writes its registers until wgmma_wait, of which the compiler knows
- * nothing; settled() keeps it from using them before.
  */
 #ifndef K3_KDA_WGMMA_CUH
 #define K3_KDA_WGMMA_CUH
@@ -66,16 +63,6 @@ tiles_product(float *d, uint32_t left, uint32_t tile, bool add)
 	for (int k = 0; k < WALK_ROWS / 16; k++)
 		wgmma_shared<COLS, true>(d, mn_major(left, WALK_ROWS, k),
 					 mn_major(tile, WALK_ROWS, k), add || k > 0);
-}
-
-/** Accumulators of N columns that wgmma_wait has brought in. */
-template <int N>
-static __device__ __forceinline__ void
-settled(float *d)
-{
-#pragma unroll
-	for (int i = 0; i < N / 2; i++)
-		asm volatile("" : "+f"(d[i])::"memory");
 }
 
 /** Accumulators of N columns, rounded, as left operand. */

@@ -28,4 +28,12 @@ k3_lanes_of_cpu(void)
 	return K3_LANES_BASE;
 }
 
+/* Of the tables NAME_base, NAME_avx2 and NAME_avx512 that of lanes N of enum k3_lanes. */
+#ifdef K3_HAVE_WIDE_LANES
+#define K3_LANES_TABLE(name, n)                                                                    \
+	((n) == K3_LANES_AVX512 ? &name##_avx512 : (n) == K3_LANES_AVX2 ? &name##_avx2 : &name##_base)
+#else
+#define K3_LANES_TABLE(name, n) ((void)(n), &name##_base)
+#endif
+
 #endif

@@ -8,17 +8,9 @@ const struct k3i_mla_attn k3i_mla_attn_base = {attn_fwd, attn_bwd};
 static const struct k3i_mla_attn *
 widest(void)
 {
-#ifdef K3_HAVE_WIDE_LANES
-	switch (k3_lanes_of_cpu()) {
-	case K3_LANES_AVX512:
-		return &k3i_mla_attn_avx512;
-	case K3_LANES_AVX2:
-		return &k3i_mla_attn_avx2;
-	case K3_LANES_BASE:
-		break;
-	}
-#endif
-	return &k3i_mla_attn_base;
+	enum k3_lanes lanes = k3_lanes_of_cpu();
+
+	return K3_LANES_TABLE(k3i_mla_attn, lanes);
 }
 
 void

@@ -49,11 +49,10 @@ launch_sum(T *y, size_t ldy, const struct parts *parts, size_t t, size_t n, int 
 static size_t
 group_rows(const struct k3_mla_expand_args *a, uint32_t g, size_t *first)
 {
-	size_t h0 = (size_t)g * a->group_heads,
-	       h1 = h0 + a->group_heads < a->h ? h0 + a->group_heads : a->h;
+	size_t h0, heads = k3_heads_of_group(a->h, a->group_heads, g, &h0);
 
 	*first = h0 * (a->nope + a->v);
-	return (h1 - h0) * (a->nope + a->v);
+	return heads * (a->nope + a->v);
 }
 
 template <typename T>

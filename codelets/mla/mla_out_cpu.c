@@ -9,11 +9,10 @@
 static size_t
 group_cols(const struct k3_mla_out_args *a, uint32_t g, size_t *first)
 {
-	size_t h0 = (size_t)g * a->group_heads,
-	       h1 = h0 + a->group_heads < a->h ? h0 + a->group_heads : a->h;
+	size_t h0, heads = k3_heads_of_group(a->h, a->group_heads, g, &h0);
 
 	*first = h0 * a->v;
-	return (h1 - h0) * a->v;
+	return heads * a->v;
 }
 
 static void

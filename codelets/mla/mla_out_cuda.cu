@@ -18,10 +18,9 @@ struct group {
 static struct group
 group_of(const struct k3_mla_out_args *a, uint32_t g)
 {
-	size_t h0 = (size_t)g * a->group_heads,
-	       h1 = h0 + a->group_heads < a->h ? h0 + a->group_heads : a->h;
+	size_t h0, heads = k3_heads_of_group(a->h, a->group_heads, g, &h0);
 
-	return {h0 * a->v, (h1 - h0) * a->v, h1 - h0};
+	return {h0 * a->v, heads * a->v, heads};
 }
 
 /* y = o sigmoid(z); y and z have rows of hv, o of n elements. */

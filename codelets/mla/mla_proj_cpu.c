@@ -7,14 +7,6 @@
 #include "../linalg/linear.h"
 #include "../norm/rms.h"
 
-static void
-normalise(float *out, const float *qa, const float *w, const struct k3_mla_proj_args *a)
-{
-	for (size_t i = 0; i < a->t; i++)
-		k3_rms_fwd_row(out + i * a->rq, qa + i * a->rq, w,
-			       k3_rms_factor(qa + i * a->rq, a->rq, a->eps), a->rq);
-}
-
 void
 k3_mla_proj_fwd_cpu_f32(void *const *buf, const struct k3_mla_proj_args *a)
 {
@@ -23,7 +15,7 @@ k3_mla_proj_fwd_cpu_f32(void *const *buf, const struct k3_mla_proj_args *a)
 	size_t hq = a->h * a->kq, hv = a->h * a->v, ck = a->rkv + a->rope;
 
 	k3_linear_fwd(qa, a->rq, 0, x, a->d, buf, &a->wqa, 0, a->rq, a->t);
-	normalise(work, qa, qn, a);
+	k3_rms_fwd_rows(work, qa, qn, a->t, a->rq, a->eps);
 	k3_linear_fwd(q, hq, 0, work, a->rq, buf, &a->wqb, 0, hq, a->t);
 	k3_linear_fwd(c, ck, 0, x, a->d, buf, &a->wkva, 0, ck, a->t);
 	k3_linear_fwd(zg, hv, 0, x, a->d, buf, &a->wgate, 0, hv, a->t);
@@ -33,11 +25,10 @@ k3_mla_proj_fwd_cpu_f32(void *const *buf, const struct k3_mla_proj_args *a)
 static size_t
 group_rows(const struct k3_mla_proj_args *a, uint32_t g, size_t *first)
 {
-	size_t h0 = (size_t)g * a->group_heads,
-	       h1 = h0 + a->group_heads < a->h ? h0 + a->group_heads : a->h;
+	size_t h0, heads = k3_heads_of_group(a->h, a->group_heads, g, &h0);
 
 	*first = h0 * a->kq;
-	return (h1 - h0) * a->kq;
+	return heads * a->kq;
 }
 
 void
@@ -73,7 +64,7 @@ k3_mla_proj_bwd_dw_cpu_f32(void *const *buf, const struct k3_mla_proj_args *a)
 	float *work = buf[5];
 	size_t ck = a->rkv + a->rope;
 
-	normalise(work, qa, buf[a->qn.first], a);
+	k3_rms_fwd_rows(work, qa, buf[a->qn.first], a->t, a->rq, a->eps);
 	k3_linear_dw(buf, &a->wqa, 0, a->rq, dqa, a->rq, x, a->d, a->t);
 	for (uint32_t g = 0; g < a->dq.n; g++) {
 		size_t first, n = group_rows(a, g, &first);

@@ -10,11 +10,10 @@ extern "C" {
 static size_t
 group_rows(const struct k3_mla_proj_args *a, uint32_t g, size_t *first)
 {
-	size_t h0 = (size_t)g * a->group_heads,
-	       h1 = h0 + a->group_heads < a->h ? h0 + a->group_heads : a->h;
+	size_t h0, heads = k3_heads_of_group(a->h, a->group_heads, g, &h0);
 
 	*first = h0 * a->kq;
-	return (h1 - h0) * a->kq;
+	return heads * a->kq;
 }
 
 template <typename T>

@@ -39,12 +39,12 @@ ring_init(const struct layout *l)
 {
 	for (unsigned i = 0; i < RING_CHUNKS; i++) {
 		struct chunk c = chunk_of(l, i);
-		barrier_init(c.full, 1);
-		barrier_init(c.done, 4);
-		barrier_init(c.empty, 1);
+		phase_init(c.full, 1);
+		phase_init(c.done, 4);
+		phase_init(c.empty, 1);
 	}
 	for (int i = 0; i < GROUPS; i++)
-		barrier_init(l->ring_turn + 8 * i, 4);
+		phase_init(l->ring_turn + 8 * i, 4);
 }
 
 /* First row and column of chunk number q of a tile. */
@@ -75,8 +75,8 @@ load_chunks(const struct expert_job *job, const struct layout *l, int total)
 		for (int q = 0; q < TILE_CHUNKS; q++, used++) {
 			struct chunk c = chunk_of(l, used);
 			if ((threadIdx.x & 31) == 0) {
-				barrier_wait(c.empty, c.round ^ 1);
-				barrier_expect(c.full, CHUNK_BYTES);
+				phase_wait_guarded(c.empty, c.round ^ 1);
+				phase_expect(c.full, CHUNK_BYTES);
 				box_load(c.at, &job->gu, c.full, chunk_col(&t, q), chunk_row(&t, q),
 					 0, 0);
 			}
@@ -119,14 +119,14 @@ store_chunks(const struct expert_job *job, const struct layout *l, int total)
 		for (int q = 0; q < TILE_CHUNKS; q++, used++) {
 			struct chunk c = chunk_of(l, used);
 			int row = chunk_row(&t, q), col = chunk_col(&t, q);
-			barrier_wait(c.done, c.round);
+			phase_wait_guarded(c.done, c.round);
 			if (t.end - row < BOX)
 				store_rows(&job->task, c.at, row, t.end - row, col);
 			else if ((threadIdx.x & 31) == 0)
 				box_store(c.at, &job->dgu, col, row);
 			__syncwarp();
 			if ((threadIdx.x & 31) == 0)
-				barrier_arrive(c.empty);
+				phase_arrive(c.empty);
 		}
 	}
 }
@@ -145,10 +145,10 @@ box_place(void)
 static __device__ __forceinline__ void
 chunk_done(const struct chunk *c)
 {
-	shared_publish();
+	shared_fence();
 	__syncwarp();
 	if ((threadIdx.x & 31) == 0)
-		barrier_arrive(c->done);
+		phase_arrive(c->done);
 }
 
 /* dg and du of one element from its dh; returns h dh. */
@@ -231,18 +231,18 @@ finish_hidden(const struct expert_task *task, const struct layout *l, const stru
 {
 	unsigned group = n % GROUPS, last = TILE_CHUNKS * n + TILE_CHUNKS - 1;
 
-	barrier_wait(l->ring_turn + 8 * group, (n / GROUPS & 1) ^ (group == 0));
+	phase_wait_guarded(l->ring_turn + 8 * group, (n / GROUPS & 1) ^ (group == 0));
 #pragma unroll 1
 	for (int m = 0; m < 2; m++) {
 		struct chunk left = chunk_of(l, TILE_CHUNKS * n + 2 * m),
 			     right = chunk_of(l, TILE_CHUNKS * n + 2 * m + 1);
 		float dot[2] = {0, 0};
-		barrier_wait(left.full, left.round);
+		phase_wait_guarded(left.full, left.round);
 		finish_chunk<0>(left.at, d[0], weight[0], dot, task);
 		chunk_done(&left);
-		barrier_wait(right.full, right.round);
+		phase_wait_guarded(right.full, right.round);
 		if (TILE_CHUNKS * n + 2 * m + 1 == last && (threadIdx.x & 31) == 0)
-			barrier_arrive(l->ring_turn + 8 * (group ^ 1));
+			phase_arrive(l->ring_turn + 8 * (group ^ 1));
 		finish_chunk<N / 2>(right.at, d[0], weight[0], dot, task);
 		chunk_done(&right);
 		store_dots(dot, task, t, m);

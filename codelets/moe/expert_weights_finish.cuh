@@ -92,14 +92,14 @@ pass_piece(const float (&x)[N], int from, const struct sender *s, const struct g
 	static_assert(PIECES % PIECE_BUFFERS == 0, "a tile begins with the first buffer");
 	if ((threadIdx.x & 127) == 0)
 		pieces_left<PIECE_BUFFERS - 1>();
-	group_sync(s->group);
+	group_sync(s->group + 1, GROUP);
 #pragma unroll
 	for (int n = 0; n < PIECE_SUMS; n++)
 		asm volatile("st.shared.f32 [%0], %1;" ::"r"(piece + sum_in_piece<SIDE>(n)),
 			     "f"(x[from + n])
 			     : "memory");
-	shared_publish();
-	group_sync(s->group);
+	shared_fence();
+	group_sync(s->group + 1, GROUP);
 	if ((threadIdx.x & 127) == 0)
 		send_piece<SIDE>(s, job, t, i);
 }
@@ -141,10 +141,10 @@ leave_part(const float (&d)[2][N], const struct grad_job *job, const struct grad
 	for (int i = 0; i < N / 2; i++)
 		to[i * 128] = make_float4(x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]);
 	__threadfence();
-	group_sync(group);
+	group_sync(group + 1, GROUP);
 	if ((threadIdx.x & 127) == 0)
 		*last = atomicAdd(&job->task.arrived[number], 1) == t->parts - 1;
-	group_sync(group);
+	group_sync(group + 1, GROUP);
 	if (!*last)
 		return false;
 	__threadfence();

@@ -14,7 +14,7 @@ load_slab(uint32_t to, uint32_t bar, const struct grad_job *job, const struct gr
 {
 	const CUtensorMap *x = &job->x[t->side], *y = &job->y[t->side];
 
-	barrier_expect(bar, GRAD_STAGE_BYTES);
+	phase_expect(bar, GRAD_STAGE_BYTES);
 	for (int i = 0; i < (job->blocked ? 1 : GRAD_X_BOXES); i++)
 		box_load(to + i * SLAB_BYTES, x, bar, job->blocked ? 0 : t->row + i * BOX, row,
 			 job->blocked ? t->row / BOX : 0, 0);
@@ -30,10 +30,10 @@ hand_over(unsigned char *base, const struct grad_tile *t, unsigned number)
 {
 	unsigned slot = number % TILES_AHEAD;
 
-	barrier_wait(shared_address(base) + GRAD_TILE_EMPTY_AT + 8 * slot,
-		     (number / TILES_AHEAD & 1) ^ 1);
+	phase_wait_guarded(shared_address(base) + GRAD_TILE_EMPTY_AT + 8 * slot,
+			   (number / TILES_AHEAD & 1) ^ 1);
 	((struct grad_tile *)(base + GRAD_TILES_AT))[slot] = *t;
-	barrier_arrive(shared_address(base) + GRAD_TILE_FULL_AT + 8 * slot);
+	phase_arrive(shared_address(base) + GRAD_TILE_FULL_AT + 8 * slot);
 }
 
 /* By one thread: the first tile is the block's own, others are taken as they come. */
@@ -57,7 +57,7 @@ bring_tiles(const struct grad_job *job, unsigned char *base)
 			hidden = true;
 		}
 		for (int k = 0; k < t.depth; k += SLAB) {
-			barrier_wait(at + GRAD_EMPTY_AT + 8 * stage, round ^ 1);
+			phase_wait_guarded(at + GRAD_EMPTY_AT + 8 * stage, round ^ 1);
 			load_slab(at + stage * GRAD_STAGE_BYTES, at + GRAD_FULL_AT + 8 * stage, job,
 				  &t, t.from + k);
 			if (++stage == GRAD_STAGES) {
@@ -79,12 +79,6 @@ slab_operand(uint32_t address)
 	       (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
 }
 
-static __device__ __forceinline__ void
-both_groups_sync(void)
-{
-	asm volatile("bar.sync %0, %1;" ::"n"(GROUPS + 1), "n"(GROUPS * 128) : "memory");
-}
-
 /* By both warpgroups: rows from `rows` on of all boxes become zero. */
 static __device__ __forceinline__ void
 clear_slab(uint32_t stage, int rows)
@@ -96,8 +90,8 @@ clear_slab(uint32_t stage, int rows)
 		shared_store_16(stage + i / words * SLAB_BYTES + rows * BOX_ROW_BYTES +
 					i % words * 16,
 				make_uint4(0, 0, 0, 0));
-	shared_publish();
-	both_groups_sync();
+	shared_fence();
+	group_sync(GROUPS + 1, GROUPS * GROUP);
 }
 
 struct place {
@@ -109,7 +103,7 @@ static __device__ __forceinline__ void
 release_slab(uint32_t base, int stage)
 {
 	if ((threadIdx.x & 31) == 0)
-		barrier_arrive(base + GRAD_EMPTY_AT + 8 * stage);
+		phase_arrive(base + GRAD_EMPTY_AT + 8 * stage);
 }
 
 /* d = the tile's sums, of this warpgroup's half of the rows. */
@@ -149,8 +143,8 @@ multiply_slabs(float (&d)[2][N], int depth, uint32_t base, struct place *p, int 
 		}
 	}
 	wgmma_wait<0>();
-	wgmma_pin(d[0]);
-	wgmma_pin(d[1]);
+	settled<2 * N>(d[0]);
+	settled<2 * N>(d[1]);
 	if (depth > 0)
 		release_slab(base, before);
 }
@@ -175,8 +169,8 @@ leave_tile(unsigned char *base, unsigned number)
 {
 	__syncwarp();
 	if ((threadIdx.x & 31) == 0)
-		barrier_arrive(shared_address(base) + GRAD_TILE_EMPTY_AT +
-			       8 * (number % TILES_AHEAD));
+		phase_arrive(shared_address(base) + GRAD_TILE_EMPTY_AT +
+			     8 * (number % TILES_AHEAD));
 }
 
 /* A tile stays where the loading thread put it until it is done. */
@@ -211,14 +205,14 @@ prepare_grad(const struct grad_job *job, unsigned char *base)
 		x.offs[e] = job->task.offs[e];
 	if (threadIdx.x == 0) {
 		for (int i = 0; i < GRAD_STAGES; i++) {
-			barrier_init(at + GRAD_FULL_AT + 8 * i, 1);
-			barrier_init(at + GRAD_EMPTY_AT + 8 * i, 4 * GROUPS);
+			phase_init(at + GRAD_FULL_AT + 8 * i, 1);
+			phase_init(at + GRAD_EMPTY_AT + 8 * i, 4 * GROUPS);
 		}
 		for (int i = 0; i < TILES_AHEAD; i++) {
-			barrier_init(at + GRAD_TILE_FULL_AT + 8 * i, 1);
-			barrier_init(at + GRAD_TILE_EMPTY_AT + 8 * i, 4 * GROUPS);
+			phase_init(at + GRAD_TILE_FULL_AT + 8 * i, 1);
+			phase_init(at + GRAD_TILE_EMPTY_AT + 8 * i, 4 * GROUPS);
 		}
-		barrier_publish();
+		phase_publish();
 	}
 	__syncthreads();
 	order_parts(&x, &job->task);

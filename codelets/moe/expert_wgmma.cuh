@@ -21,7 +21,7 @@ load_boxes(uint32_t to, uint32_t bar, const struct expert_job *job, const struct
 {
 	const CUtensorMap *x = &job->x, *y = &job->y;
 
-	barrier_expect(bar, stage_bytes<PRODUCT>());
+	phase_expect(bar, stage_bytes<PRODUCT>());
 	box_load(to, x, bar, k, t->row, 0, 0);
 	to += X_BYTES;
 	if (y_turned<PRODUCT>())
@@ -45,7 +45,7 @@ load_tiles(const struct expert_job *job, const struct layout *l, int total)
 		struct tile t = walk_tile(&w, n % 32);
 		for (int step = 0; step < steps; step++) {
 			if ((threadIdx.x & 31) == 0) {
-				barrier_wait(l->empty + 8 * stage, round ^ 1);
+				phase_wait_guarded(l->empty + 8 * stage, round ^ 1);
 				load_boxes<PRODUCT>(l->stages + stage * stage_bytes<PRODUCT>(),
 						    l->full + 8 * stage, job, &t, step * BOX);
 			}
@@ -64,7 +64,7 @@ static __device__ __forceinline__ void
 release(const struct layout *l, unsigned used)
 {
 	if ((threadIdx.x & 31) == 0)
-		barrier_arrive(l->empty + 8 * (used % stages_of<PRODUCT>()));
+		phase_arrive(l->empty + 8 * (used % stages_of<PRODUCT>()));
 }
 
 /* Address of the stage that is used as number `used`, when it is there. */
@@ -74,7 +74,7 @@ await_stage(const struct layout *l, unsigned used)
 {
 	const unsigned stages = stages_of<PRODUCT>(), stage = used % stages;
 
-	barrier_wait(l->full + 8 * stage, used / stages & 1);
+	phase_wait_guarded(l->full + 8 * stage, used / stages & 1);
 	return l->stages + stage * stage_bytes<PRODUCT>();
 }
 
@@ -141,13 +141,13 @@ compute_tile(const struct expert_job *job, const struct layout *l, const struct 
 #pragma unroll
 	for (int i = 0; i < N; i++)
 		d[0][i] = d[1][i] = 0;
-	barrier_wait(l->turn + 8 * group, (round & 1) ^ (group == 0));
+	phase_wait_guarded(l->turn + 8 * group, (round & 1) ^ (group == 0));
 	multiply_tile<PRODUCT>(d, job, used, l);
 	if ((threadIdx.x & 31) == 0)
-		barrier_arrive(l->turn + 8 * (group ^ 1));
+		phase_arrive(l->turn + 8 * (group ^ 1));
 	wgmma_wait<0>();
-	wgmma_pin(d[0]);
-	wgmma_pin(d[1]);
+	settled<2 * N>(d[0]);
+	settled<2 * N>(d[1]);
 	if (job->depth > 0)
 		release<PRODUCT>(l, last - 1);
 	if constexpr (PRODUCT == D_HIDDEN)
@@ -181,14 +181,14 @@ prepare(const struct expert_job *job, const struct layout *l)
 		l->offs[e] = job->task.offs ? job->task.offs[e] : e * (int)job->task.tk;
 	if (threadIdx.x == 0) {
 		for (int i = 0; i < stages_of<PRODUCT>(); i++) {
-			barrier_init(l->full + 8 * i, 1);
-			barrier_init(l->empty + 8 * i, 4);
+			phase_init(l->full + 8 * i, 1);
+			phase_init(l->empty + 8 * i, 4);
 		}
 		for (int i = 0; i < GROUPS; i++)
-			barrier_init(l->turn + 8 * i, 4);
+			phase_init(l->turn + 8 * i, 4);
 		if (PRODUCT == D_HIDDEN)
 			ring_init(l);
-		barrier_publish();
+		phase_publish();
 	}
 	__syncthreads();
 	if (threadIdx.x < 32)

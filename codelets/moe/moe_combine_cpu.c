@@ -6,14 +6,6 @@
 #include "../linalg/linear.h"
 #include "../norm/rms.h"
 
-static void
-normalise(float *out, const float *y, const float *w, const struct k3_moe_combine_args *a)
-{
-	for (size_t i = 0; i < a->t; i++)
-		k3_rms_fwd_row(out + i * a->r, y + i * a->r, w,
-			       k3_rms_factor(y + i * a->r, a->r, a->eps), a->r);
-}
-
 void
 k3_moe_combine_fwd_cpu_f32(void *const *buf, const struct k3_moe_combine_args *a)
 {
@@ -30,7 +22,7 @@ k3_moe_combine_fwd_cpu_f32(void *const *buf, const struct k3_moe_combine_args *a
 		for (size_t j = 1; j < a->k; j++)
 			vec->axpy(sum, w[i * a->k + j], ys + (size_t)at[j] * a->r, a->r);
 	}
-	normalise(work, y, buf[a->norm.first], a);
+	k3_rms_fwd_rows(work, y, buf[a->norm.first], a->t, a->r, a->eps);
 	vec->add(p_out, p_in, shared, a->t * a->d);
 	k3_linear_fwd(p_out, a->d, 1, work, a->r, buf, &a->wup, 0, a->d, a->t);
 }
@@ -61,6 +53,6 @@ k3_moe_combine_bwd_dw_cpu_f32(void *const *buf, const struct k3_moe_combine_args
 	const float *dp = buf[0];
 	float *work = buf[2];
 
-	normalise(work, buf[1], buf[a->norm.first], a);
+	k3_rms_fwd_rows(work, buf[1], buf[a->norm.first], a->t, a->r, a->eps);
 	k3_linear_dw(buf, &a->wup, 0, a->d, dp, a->d, work, a->r, a->t);
 }

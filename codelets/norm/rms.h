@@ -20,6 +20,14 @@ k3_rms_fwd_row(float *y, const float *x, const float *w, float r, size_t d)
 	k3_vec()->rms_fwd(y, x, w, r, d);
 }
 
+/** t rows of d; y may be x. */
+static inline void
+k3_rms_fwd_rows(float *y, const float *x, const float *w, size_t t, size_t d, float eps)
+{
+	for (size_t i = 0; i < t; i++)
+		k3_rms_fwd_row(y + i * d, x + i * d, w, k3_rms_factor(x + i * d, d, eps), d);
+}
+
 /**
  * dx of a row, and dw += dy * x * r.  With n = x r, dn = dy w: dx = r (dn - n mean(dn n)).
  * dx may be dy or x.

@@ -7,6 +7,7 @@ extern "C" {
 #include "../../common/op/loss.h"
 #include "../../common/op/optim.h"
 }
+#include "verdict.h"
 
 enum { THREADS = 256, TILE = THREADS * 4 * 4, PARTS = 1056, CLIP_MOST = 256 };
 
@@ -122,27 +123,6 @@ grad_norm(void *const *buf, const struct k3_grad_norm_args *a, const struct k3_c
 	K3_CUDA_LAUNCHED("add_parts");
 }
 
-static __device__ void
-verdict(double *out, double sum, const double *acc, const double *hyper, double max_norm,
-	double eps)
-{
-	double norm = sqrt(sum), coef = max_norm > 0 ? max_norm / (norm + eps) : 1;
-
-	for (int i = 0; i < K3_OUT_LEN; i++)
-		out[i] = 0;
-	out[K3_OUT_NORM] = norm;
-	out[K3_OUT_COEF] = coef < 1 ? coef : 1;
-	out[K3_OUT_LOSS_SUM] = acc[K3_LOSS_SUM];
-	out[K3_OUT_VALID] = acc[K3_LOSS_VALID];
-	out[K3_OUT_CORRECT] = acc[K3_LOSS_CORRECT];
-	out[K3_OUT_TOKENS] = acc[K3_LOSS_TOKENS];
-	out[K3_OUT_STATE] = K3_STEP_OK;
-	if (!(hyper[K3_HYPER_VALID] > 0))
-		out[K3_OUT_STATE] = K3_STEP_NO_LABELS;
-	if (!isfinite(norm) || !isfinite(acc[K3_LOSS_SUM]))
-		out[K3_OUT_STATE] = K3_STEP_NOT_FINITE;
-}
-
 /* The sum so far waits in out[K3_OUT_NORM] for the next launch.  Loads in parallel, sum in order.
  */
 static __global__ void
@@ -160,7 +140,7 @@ clip(double *out, struct k3_pointers<CLIP_MOST> partial, uint32_t n, bool adds, 
 	for (uint32_t i = 0; i < n; i++)
 		sum += x[i];
 	if (last)
-		verdict(out, sum, acc, hyper, max_norm, eps);
+		k3_step_verdict(out, sum, acc, hyper, max_norm, eps);
 	else
 		out[K3_OUT_NORM] = sum;
 }

@@ -4,15 +4,6 @@
 
 #include "../../common/op/vit.h"
 
-/* Row of a tile's merged tokens that the map names, or -1. */
-static int64_t
-row_in(const int32_t *layout, int32_t merged)
-{
-	int64_t row = (int64_t)merged - layout[K3_VL_MERGED0];
-
-	return merged >= 0 && row >= 0 && row < layout[K3_VL_MERGED] ? row : -1;
-}
-
 void
 k3_vision_scatter_fwd_cpu_f32(void *const *buf, const struct k3_vision_scatter_args *a)
 {
@@ -21,7 +12,7 @@ k3_vision_scatter_fwd_cpu_f32(void *const *buf, const struct k3_vision_scatter_a
 
 	for (size_t i = 0; i < a->t; i++)
 		for (uint32_t j = 0; map[i] >= 0 && j < a->y.n; j++) {
-			int64_t row = row_in(buf[a->layout.first + j], map[i]);
+			int64_t row = k3_vit_merged_row(buf[a->layout.first + j], map[i]);
 			if (row >= 0)
 				memcpy(p + i * a->d,
 				       (const float *)buf[a->y.first + j] + (size_t)row * a->d,
@@ -39,7 +30,7 @@ k3_vision_scatter_bwd_cpu_f32(void *const *buf, const struct k3_vision_scatter_a
 		const float *dp = buf[a->dp.first + j];
 		const int32_t *map = buf[a->map.first + j];
 		for (size_t i = 0; i < a->rows[j]; i++) {
-			int64_t row = row_in(buf[1], map[i]);
+			int64_t row = k3_vit_merged_row(buf[1], map[i]);
 			if (row >= 0)
 				memcpy(dy + (size_t)row * a->d, dp + i * a->d, a->d * sizeof(*dy));
 		}

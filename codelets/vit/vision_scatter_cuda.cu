@@ -14,15 +14,6 @@ struct tiles {
 	uint32_t n;
 };
 
-/* Row of a tile's merged tokens that the map names, or -1. */
-static __device__ __forceinline__ int64_t
-row_in(const int32_t *layout, int32_t merged)
-{
-	int64_t row = (int64_t)merged - layout[K3_VL_MERGED0];
-
-	return merged >= 0 && row >= 0 && row < layout[K3_VL_MERGED] ? row : -1;
-}
-
 template <typename T, int N>
 static __device__ __forceinline__ void
 copy_row(T *to, const T *from, size_t d)
@@ -42,7 +33,7 @@ scatter(T *p, const int32_t *map, const __grid_constant__ struct tiles tiles, si
 	size_t i = blockIdx.x;
 
 	for (uint32_t j = 0; map[i] >= 0 && j < tiles.n; j++) {
-		int64_t row = row_in((const int32_t *)tiles.layout.p[j], map[i]);
+		int64_t row = k3_vit_merged_row((const int32_t *)tiles.layout.p[j], map[i]);
 		if (row >= 0)
 			copy_row<T, N>(p + i * d, (const T *)tiles.y.p[j] + (size_t)row * d, d);
 	}
@@ -53,7 +44,7 @@ static __global__ void
 gather(T *dy, const int32_t *layout, const T *dp, const int32_t *map, size_t d)
 {
 	size_t i = blockIdx.x;
-	int64_t row = row_in(layout, map[i]);
+	int64_t row = k3_vit_merged_row(layout, map[i]);
 
 	if (row >= 0)
 		copy_row<T, N>(dy + (size_t)row * d, dp + i * d, d);

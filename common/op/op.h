@@ -26,6 +26,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* Of an inline function that kernels on a GPU call as well. */
+#ifdef __CUDACC__
+#define K3_ON_ANY __host__ __device__
+#else
+#define K3_ON_ANY
+#endif
+
 /** n buffers from buf[first] on. n = 0: the operand is absent. */
 struct k3_list {
 	uint32_t first, n;
@@ -43,6 +50,18 @@ struct k3_weight {
 struct k3_args_head {
 	uint32_t n_buf; /* buffers of the task */
 };
+
+/** Heads of group g of h heads: `each`, of the last group what is left.
+ * @param first  out: the group's first head */
+static inline size_t
+k3_heads_of_group(size_t h, size_t each, size_t g, size_t *first)
+{
+	size_t left;
+
+	*first = g * each;
+	left = h - *first;
+	return left < each ? left : each;
+}
 
 /* The tile layout: one int32 datum per tile, made by the planner from the document ids.
  * Tokens with document id 0 are padding or masked holes; a document may hold holes, which do not

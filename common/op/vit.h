@@ -48,6 +48,15 @@ k3_vit_part(const int32_t *layout, int32_t part)
 	return layout + K3_VL_HEAD + (ptrdiff_t)part * K3_VP_LEN;
 }
 
+/** Row of a tile's merged tokens that a map names (its number among all of the microbatch), or -1. */
+K3_ON_ANY static inline int64_t
+k3_vit_merged_row(const int32_t *layout, int32_t merged)
+{
+	int64_t row = (int64_t)merged - layout[K3_VL_MERGED0];
+
+	return merged >= 0 && row >= 0 && row < layout[K3_VL_MERGED] ? row : -1;
+}
+
 /** Patches of a part in each frame. */
 static inline size_t
 k3_vit_frame_patches(const int32_t *part)

@@ -46,6 +46,8 @@ tests_cuda_libcase_la_SOURCES = \
 	tests/cuda/kda_tile.h \
 	tests/cuda/route_case.c \
 	tests/cuda/route_case.h \
+	tests/cuda/time_case.c \
+	tests/cuda/time_case.h \
 	tests/cuda/vit_tiles.h
 
 tests_cuda_test_cuda_attn_LDADD = tests/cuda/libcase.la $(LDADD)
@@ -103,6 +105,8 @@ EXTRA_DIST += \
 	tests/cuda/test_cuda_vit.c \
 	tests/cuda/test_cuda_vit_attn.c \
 	tests/cuda/test_cuda_vit_ends.c \
+	tests/cuda/time_case.c \
+	tests/cuda/time_case.h \
 	tests/cuda/time_cuda_attn.c \
 	tests/cuda/time_cuda_kda.c \
 	tests/cuda/time_cuda_memory.c \

@@ -11,6 +11,7 @@
 #include "../../codelets/cuda/kernels.h"
 #include "../../common/rng.h"
 #include "../../common/status.h"
+#include "time_case.h"
 
 enum { SETS = 3, CALLS = 20, BUFFERS = 12 };
 
@@ -18,15 +19,6 @@ enum { SETS = 3, CALLS = 20, BUFFERS = 12 };
 struct set {
 	void *buf[BUFFERS];
 };
-
-static void
-check(cudaError_t error, const char *what)
-{
-	if (error == cudaSuccess)
-		return;
-	fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(error));
-	exit(1);
-}
 
 static void *
 device(const void *from, size_t bytes)
@@ -76,14 +68,6 @@ constants(size_t elems, float value)
 	return p;
 }
 
-static int
-ascending(const void *x, const void *y)
-{
-	float a = *(const float *)x, b = *(const float *)y;
-
-	return (a > b) - (a < b);
-}
-
 typedef void kernel(void *const *buf, const void *args, const struct k3_cuda *cuda);
 
 /* Runs, prints a row, frees the sets. */
@@ -108,7 +92,7 @@ row(const char *name, const char *shape, kernel *run, const void *args, struct s
 		check(cudaEventSynchronize(to), name);
 		check(cudaEventElapsedTime(&ms[i < 0 ? 0 : i], from, to), "cudaEventElapsedTime");
 	}
-	qsort(ms, CALLS, sizeof(ms[0]), ascending);
+	sort_times(ms, CALLS);
 	printf("%s\t%s\t%.1f\t%.1f\t%.1f\t%.1f\n", name, shape, 1e3 * (double)ms[CALLS / 2],
 	       flops / (double)ms[CALLS / 2] / 1e9, 1e3 * (double)ms[0],
 	       1e3 * (double)ms[CALLS - 1]);

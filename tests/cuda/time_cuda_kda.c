@@ -10,17 +10,9 @@
 
 #include "../../codelets/cuda/kernels.h"
 #include "../../common/op/kda.h"
+#include "time_case.h"
 
 enum { T = 8192, K = 128, SETS = 2, RUNS = 20, MAX_BUF = 16, PERIOD = 1048573 };
-
-static void
-check(cudaError_t e, const char *what)
-{
-	if (e != cudaSuccess) {
-		fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(e));
-		exit(1);
-	}
-}
 
 /* Device memory of random bf16 (float) numbers around `mean`; they repeat after PERIOD. */
 static void *
@@ -100,14 +92,6 @@ vector(struct op *o, size_t rows, size_t cols, int is_float, float mean, float s
 	return w;
 }
 
-static int
-ascending(const void *a, const void *b)
-{
-	float x = *(const float *)a, y = *(const float *)b;
-
-	return (x > y) - (x < y);
-}
-
 /* Calls follow each other without a gap, so that none begins on an idle device. */
 static void
 report(struct op *o)
@@ -134,7 +118,7 @@ report(struct op *o)
 		check(cudaEventElapsedTime(&ms[i], mark[i], mark[i + 1]), "cudaEventElapsedTime");
 	for (int i = 0; i <= RUNS; i++)
 		cudaEventDestroy(mark[i]);
-	qsort(ms, RUNS, sizeof(ms[0]), ascending);
+	sort_times(ms, RUNS);
 	printf("%s\t%zu\t%.1f\t%.0f\t%.1f\t%.0f\n", o->name, o->heads, 1e3 * (double)ms[RUNS / 2],
 	       o->bytes / (1e6 * (double)ms[RUNS / 2]), o->flops / (1e9 * (double)ms[RUNS / 2]),
 	       (double)o->scratch / 1048576);

@@ -15,6 +15,7 @@
 #include "../../codelets/cuda/gemm.h"
 #include "../../codelets/cuda/kernels.h"
 #include "../../common/rng.h"
+#include "time_case.h"
 
 enum { RUNS = 20, SETS = 4, MOST = 64, SCRATCH = 256 << 20 };
 enum { T = 8192, D = 1024, WIDE = 7168, VOCAB = 163840, BLOCK = 16384, ROWS = 1024, FFN = 4096 };
@@ -29,15 +30,6 @@ struct set {
 
 static struct k3_cuda cuda;
 static cudaStream_t stream;
-
-static void
-check(cudaError_t error, const char *what)
-{
-	if (error == cudaSuccess)
-		return;
-	fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(error));
-	exit(1);
-}
 
 /* Device memory with values of size 1 about zero: bf16 or float. */
 static void *
@@ -95,14 +87,6 @@ release(struct set *sets)
 	}
 }
 
-static int
-ascending(const void *a, const void *b)
-{
-	float x = *(const float *)a, y = *(const float *)b;
-
-	return (x > y) - (x < y);
-}
-
 /* Median of one call in microseconds. */
 static double
 measure(kernel *run, const struct set *sets, const void *args)
@@ -124,7 +108,7 @@ measure(kernel *run, const struct set *sets, const void *args)
 		check(cudaEventElapsedTime(&ms[i], mark[i], mark[i + 1]), "cudaEventElapsedTime");
 	for (size_t i = 0; i <= RUNS; i++)
 		cudaEventDestroy(mark[i]);
-	qsort(ms, RUNS, sizeof(ms[0]), ascending);
+	sort_times(ms, RUNS);
 	return (double)ms[RUNS / 2] * 1e3;
 }
 

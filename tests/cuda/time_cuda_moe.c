@@ -15,6 +15,7 @@
 #include "../../common/status.h"
 #include "route_case.h"
 #include "../../codelets/cuda/kernels.h"
+#include "time_case.h"
 
 enum { SETS = 2, WARM = 3, RUNS = 20, BUFFERS = 16, POOL = 1 << 22 };
 static const size_t BUSY_BYTES = (size_t)1 << 30;
@@ -32,15 +33,6 @@ struct run {
 	uint32_t n;
 	size_t bytes; /* read and written, each operand once */
 };
-
-static void
-check(cudaError_t error, const char *what)
-{
-	if (error == cudaSuccess)
-		return;
-	fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(error));
-	exit(1);
-}
 
 static void
 add_bytes(struct run *r, size_t bytes, const void *values)
@@ -106,14 +98,6 @@ weight(struct run *r, size_t rows, size_t cols, int gradient)
 	return w;
 }
 
-static int
-ascending(const void *a, const void *b)
-{
-	float x = *(const float *)a, y = *(const float *)b;
-
-	return (x > y) - (x < y);
-}
-
 /* Times of RUNS calls, ascending. */
 static void
 time_runs(float *ms, struct run *r, const char *name, const void *args, kernel *f)
@@ -136,7 +120,7 @@ time_runs(float *ms, struct run *r, const char *name, const void *args, kernel *
 		check(cudaEventElapsedTime(&ms[i], at[i], at[i + 1]), "cudaEventElapsedTime");
 	for (int i = 0; i <= RUNS; i++)
 		check(cudaEventDestroy(at[i]), "cudaEventDestroy");
-	qsort(ms, RUNS, sizeof(*ms), ascending);
+	sort_times(ms, RUNS);
 }
 
 /* A row of the table; frees the operands. */
