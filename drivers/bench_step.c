@@ -165,9 +165,8 @@ choose_activations(const struct step_options *o, struct k3i_step_case *what)
 	if (o->activations)
 		return k3_activations_parse(what->plan.activations, what->config.layers,
 					    o->activations);
-	if (o->memory_gib > 0)
-		return k3_activations_choose(&what->plan, &what->config, &shape,
-					     (uint64_t)(o->memory_gib * (1u << 30)));
+	if (what->limit_bytes)
+		return k3_activations_choose(&what->plan, &what->config, &shape, what->limit_bytes);
 	return k3_session_squeeze(&what->plan, &what->config, &shape);
 }
 
@@ -189,6 +188,7 @@ make_case(struct step_options *o, struct k3i_step_case *what)
 	K3_TRY(k3_config_check(c));
 	K3_TRY(parse_documents(o, what));
 	k3_plan_options_init(&what->plan);
+	what->plan.offers = K3_OFFER_MODEL | K3_OFFER_TOKENS;
 	k3_images_apply(&o->images, &what->plan);
 	K3_TRY(k3_session_dtype(&what->plan.dtype, "dtype", o->dtype));
 	K3_TRY(k3_device_parse(&what->device, o->device));
@@ -200,6 +200,7 @@ make_case(struct step_options *o, struct k3i_step_case *what)
 	}
 	K3_TRY(k3_session_cut(&what->plan, &what->machine, &o->cut, c, (size_t)o->tokens));
 	what->plan.fingerprint = o->fingerprint;
+	what->limit_bytes = (uint64_t)(o->memory_gib * (1u << 30));
 	K3_TRY(choose_activations(o, what));
 	what->trace_dir = o->trace;
 	what->check_only = o->check;

@@ -12,6 +12,7 @@
 #include "../common/rng.h"
 #include "../common/status.h"
 #include "../planner/model_flops.h"
+#include "../planner/plan_check.h"
 #include "../tasks/gpu_memory.h"
 #include "../tasks/trace.h"
 #include "../tasks/usage.h"
@@ -81,6 +82,9 @@ check_memory(struct bench *b)
 	int ret;
 
 	K3_TRY(k3_memory_run(&memory, b->session.model, &shape));
+	/* activations that were asked for may need more than the limit */
+	if (what->limit_bytes)
+		K3_TRY(k3_plan_check_memory(&memory, what->limit_bytes, b->session.model));
 	K3_TRY(k3_gpu_memory_check(&b->gpu, &memory));
 out:
 	k3_memory_fini(&memory);

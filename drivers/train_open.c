@@ -236,6 +236,9 @@ plan_options(struct k3i_trainer *t, struct k3_plan_options *plan)
 	int ret;
 
 	k3_plan_options_init(plan);
+	/* a resumed run keeps all but the activations */
+	if (!o->resume)
+		plan->offers = K3_OFFER_MODEL | K3_OFFER_TYPES | K3_OFFER_TOKENS;
 	plan->vision = t->config.vision.present;
 	plan->vision_patches = t->vision_patches;
 	plan->max_patches = t->max_patches;

@@ -13,7 +13,7 @@
 #include "../common/status.h"
 #include "train.h"
 
-enum { MAX_OPTIONS = 48, MOST_JSON_BYTES = 1 << 20 };
+enum { MAX_OPTIONS = 48, MOST_JSON_BYTES = 1 << 20, MOST_LIST_BYTES = 400 };
 
 static size_t
 make_table(struct k3_option *table, struct k3_train_options *o)
@@ -113,31 +113,50 @@ defaults(struct k3_train_options *o)
 	o->optimizer_dtype = "fp32";
 }
 
-/* Of this run of the program, not of the training: run.json does not hold it. */
+/* What a resumed run may say anew; the rest is the training's and stays. */
+static const struct {
+	const char *name;
+	bool momentary; /* of this run of the program alone: run.json does not hold it */
+} may_change[] = {
+	{"stop-after", false}, {"save", false},	    {"save-every", false},  {"eval-data", false},
+	{"eval-every", false}, {"eval-log", false}, {"fingerprint", false}, {"activations", false},
+	{"memory", false},     {"window", false},   {"trace", true},	    {"trace-tasks", true},
+	{"machine", true},     {"calibrate", true}, {"device", true},	    {"comm", true},
+};
+enum { N_MAY_CHANGE = sizeof(may_change) / sizeof(may_change[0]) };
+
+/* Place in the table; N_MAY_CHANGE: not there. */
+static size_t
+change_of(const char *name)
+{
+	size_t i = 0;
+
+	while (i < N_MAY_CHANGE && strcmp(may_change[i].name, name) != 0)
+		i++;
+	return i;
+}
+
 static bool
 is_momentary(const char *name)
 {
-	static const char *const names[] = {"trace",	 "trace-tasks", "machine",
-					    "calibrate", "device",	"comm"};
+	size_t i = change_of(name);
 
-	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
-		if (strcmp(names[i], name) == 0)
-			return true;
-	return false;
+	return i < N_MAY_CHANGE && may_change[i].momentary;
 }
 
-/* A resumed run may say these anew. */
-static bool
-is_free(const char *name)
+/* "--a, --b and --c" for a message. */
+static const char *
+change_list(char *text, size_t bytes)
 {
-	static const char *const names[] = {"resume",	   "stop-after",  "save",
-					    "eval-data",   "eval-every",  "eval-log",
-					    "fingerprint", "activations", "memory"};
+	size_t at = 0;
 
-	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
-		if (strcmp(names[i], name) == 0)
-			return true;
-	return false;
+	for (size_t i = 0; i < N_MAY_CHANGE && at < bytes; i++)
+		at += (size_t)snprintf(text + at, bytes - at, "%s--%s",
+				       i == 0		      ? ""
+				       : i + 1 < N_MAY_CHANGE ? ", "
+							      : " and ",
+				       may_change[i].name);
+	return text;
 }
 
 /* A run.json that is older than these does not hold them; they have the default. */
@@ -288,12 +307,13 @@ load_state(const json_t *root, struct k3_run_state *state)
 static int
 merge(struct k3_option *table, size_t n, const json_t *stored)
 {
-	size_t refused = 0;
+	char list[MOST_LIST_BYTES];
+	size_t changed = 0, refused = 0;
 
 	for (size_t i = 0; i < n; i++) {
 		const json_t *v = json_object_get(stored, table[i].name);
 		if (strcmp(table[i].name, "resume") == 0 || is_momentary(table[i].name) ||
-		    (table[i].given && is_free(table[i].name)))
+		    (table[i].given && change_of(table[i].name) < N_MAY_CHANGE))
 			continue;
 		/* a stopping point belongs to the run that it ended */
 		if (strcmp(table[i].name, "stop-after") == 0)
@@ -304,14 +324,11 @@ merge(struct k3_option *table, size_t n, const json_t *stored)
 		if (table[i].given && !json_equal(mine, v)) {
 			char *a = json_dumps(mine, JSON_ENCODE_ANY),
 			     *b = v ? json_dumps(v, JSON_ENCODE_ANY) : NULL;
-			k3_error("drivers",
-				 "--%s %s: the run to be resumed has %s, and only --stop-after, "
-				 "--save, --eval-data, --eval-every, --eval-log, --fingerprint, "
-				 "--activations and --memory may change",
-				 table[i].name, a ? a : "?", b ? b : "nothing");
+			k3_error("drivers", "--%s %s: the run to be resumed has %s", table[i].name,
+				 a ? a : "?", b ? b : "nothing");
 			free(a);
 			free(b);
-			refused++;
+			changed++;
 		} else if (!table[i].given && (!v || value_set(&table[i], v) != K3_OK)) {
 			k3_error("drivers",
 				 "run.json: options.%s is missing, has a wrong type or is out of "
@@ -321,7 +338,10 @@ merge(struct k3_option *table, size_t n, const json_t *stored)
 		}
 		json_decref(mine);
 	}
-	return refused ? K3_EINVAL : K3_OK;
+	if (changed)
+		k3_error("drivers", "a resumed run may change only %s",
+			 change_list(list, sizeof(list)));
+	return changed || refused ? K3_EINVAL : K3_OK;
 }
 
 static int
@@ -339,6 +359,13 @@ resume(struct k3_option *table, size_t n, struct k3_train_options *o, struct k3_
 		k3_error("drivers", "%s/run.json: state.step is %llu; allowed are 1 to steps, %lld",
 			 *folder, (unsigned long long)state->step, o->steps);
 		K3_TRY(K3_EFORMAT);
+	}
+	if (o->stop_after && (uint64_t)o->stop_after < state->step) {
+		k3_error("drivers",
+			 "--stop-after %lld: %s is of step %llu; allowed are %llu to --steps, %lld",
+			 o->stop_after, *folder, (unsigned long long)state->step,
+			 (unsigned long long)state->step, o->steps);
+		K3_TRY(K3_EINVAL);
 	}
 	const char *blas = json_string_value(json_object_get(root, "blas"));
 	snprintf(state->blas, sizeof(state->blas), "%s", blas ? blas : "");
@@ -385,6 +412,11 @@ check(const struct k3_train_options *o)
 		k3_error("drivers", "--save-every %lld needs --save", o->save_every);
 		return K3_EINVAL;
 	}
+	if (o->stop_after > o->steps) {
+		k3_error("drivers", "--stop-after %lld: the run ends at step %lld (--steps)",
+			 o->stop_after, o->steps);
+		return K3_EINVAL;
+	}
 	if (o->stop_after && !o->save) {
 		k3_error("drivers", "--stop-after %lld ends with a checkpoint: it needs --save",
 			 o->stop_after);
@@ -406,18 +438,23 @@ k3_train_parse(struct k3_train_options *options, struct k3_run_state *state, cha
 	       int argc, char **argv)
 {
 	struct k3_option table[MAX_OPTIONS];
+	char list[MOST_LIST_BYTES], about[MOST_LIST_BYTES + 400];
 	size_t n = make_table(table, options);
 	int first, ret;
 
+	snprintf(about, sizeof(about),
+		 "Trains Kimi K3 as a StarPU task graph. stdout: a header and one line per step, "
+		 "tab-separated.\n"
+		 "StarPU's environment (STARPU_NCPU, STARPU_SCHED, ...) applies.\n"
+		 "A resumed run has the options that it was begun with; beside --resume it takes "
+		 "%s.",
+		 change_list(list, sizeof(list)));
 	*folder = NULL;
 	memset(state, 0, sizeof(*state));
 	defaults(options);
 	K3_TRY(k3_options_parse("k3_train",
 				"--model MODEL --data X.k3t [OPTIONS] | --resume DIR [OPTIONS]",
-				"Trains Kimi K3 as a StarPU task graph. stdout: a header and one "
-				"line per step, tab-separated.\n"
-				"StarPU's environment (STARPU_NCPU, STARPU_SCHED, ...) applies.",
-				table, n, argc, argv, &first));
+				about, table, n, argc, argv, &first));
 	if (first < argc) {
 		k3_error("drivers", "%s: k3_train takes options only", argv[first]);
 		K3_TRY(K3_EINVAL);
