@@ -280,8 +280,7 @@ run(struct arguments *a, const struct k3_config *config)
 	int ret, status = EXIT_FAILURE;
 
 	k3_plan_options_init(&a->options);
-	a->options.offers =
-		K3_OFFER_MODEL | K3_OFFER_TYPES | K3_OFFER_TOKENS | K3_OFFER_MESH;
+	a->options.offers = K3_OFFER_MODEL | K3_OFFER_TYPES | K3_OFFER_TOKENS | K3_OFFER_MESH;
 	a->options.mesh = a->mesh;
 	k3_images_apply(&a->images, &a->options);
 	ret = k3_session_dtype(&a->options.dtype, "dtype", a->dtype);

@@ -52,41 +52,6 @@ make_rows(struct k3i_trainer *t)
 	return K3_OK;
 }
 
-/* Model from preset or file, with the special ids of the data. */
-static int
-make_config(struct k3i_trainer *t)
-{
-	const struct k3_train_options *o = t->options;
-	const uint32_t none = K3_K3T_NO_ID;
-	struct k3_config *c = &t->config;
-	int ret;
-
-	K3_TRY(k3_config_load(c, o->model));
-	if (o->layers)
-		K3_TRY(k3_config_set_layers(c, o->layers));
-	if (o->vocab)
-		K3_TRY(k3_config_set_vocab(c, o->vocab));
-	if (t->data.file.ids.vocab > c->vocab) {
-		k3_error("drivers",
-			 "%s has %u tokens, the model has %u: a vocabulary of at least that many "
-			 "is needed (--vocab)",
-			 o->data, t->data.file.ids.vocab, c->vocab);
-		K3_TRY(K3_EINVAL);
-	}
-	if (t->data.file.ids.bos != none)
-		c->bos = t->data.file.ids.bos;
-	if (t->data.file.ids.eos != none)
-		c->eos = t->data.file.ids.eos;
-	if (t->data.file.ids.pad != none)
-		c->pad = t->data.file.ids.pad;
-	if (t->data.file.ids.placeholder != none)
-		c->placeholder = t->data.file.ids.placeholder;
-	K3_TRY(k3i_train_choose_vision(t));
-	K3_TRY(k3_config_check(c));
-out:
-	return ret;
-}
-
 static int
 open_data(struct k3i_trainer *t)
 {
@@ -293,7 +258,7 @@ k3i_train_open(struct k3i_trainer *t, const char *folder)
 
 	K3_TRY(k3_transport_parse(&comm, o->comm));
 	K3_TRY(open_data(t));
-	K3_TRY(make_config(t));
+	K3_TRY(k3i_train_config(t, folder));
 	K3_TRY(check_save(o, folder));
 	K3_TRY(plan_options(t, &plan));
 	K3_TRY(make_rows(t));
