@@ -182,8 +182,6 @@ make_case(struct step_options *o, struct k3i_step_case *what)
 	if (o->vocab)
 		K3_TRY(k3_config_set_vocab(c, o->vocab));
 	K3_TRY(k3_images_read(&o->images, c));
-	K3_TRY(k3_images_fill(&o->images, c, (uint64_t)o->seed));
-	what->images = o->images;
 	c->vision.present = o->images.text != NULL;
 	K3_TRY(k3_config_check(c));
 	K3_TRY(parse_documents(o, what));
@@ -193,11 +191,9 @@ make_case(struct step_options *o, struct k3i_step_case *what)
 	K3_TRY(k3_session_dtype(&what->plan.dtype, "dtype", o->dtype));
 	K3_TRY(k3_device_parse(&what->device, o->device));
 	o->cut.device = what->device;
-	if (o->images.tokens > o->tokens) {
-		k3_error("drivers", "--images take %u rows; --tokens are %lld", o->images.tokens,
-			 o->tokens);
-		K3_TRY(K3_EINVAL);
-	}
+	K3_TRY(k3_images_check(&o->images, c, &what->plan, (size_t)o->tokens));
+	K3_TRY(k3_images_fill(&o->images, c, (uint64_t)o->seed));
+	what->images = o->images;
 	K3_TRY(k3_session_cut(&what->plan, &what->machine, &o->cut, c, (size_t)o->tokens));
 	what->plan.fingerprint = o->fingerprint;
 	what->limit_bytes = (uint64_t)(o->memory_gib * (1u << 30));

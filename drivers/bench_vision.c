@@ -50,6 +50,7 @@ open_all(struct k3i_vision_bench *b)
 	k3_plan_options_init(&b->options);
 	k3_images_apply(&b->images, &b->options);
 	b->options.machine = &b->machine;
+	K3_TRY(k3_images_check(&b->images, &b->config, &b->options, b->images.tokens));
 	K3_TRY(k3_images_fill(&b->images, &b->config, (uint64_t)b->seed));
 	K3_TRY(make_batch(b));
 	K3_TRY(k3_session_open(&b->session, &b->config, &b->options, NULL));

@@ -213,6 +213,11 @@ check_size(const struct arguments *a, const struct k3_config *config)
 	if (ret == K3_OK)
 		ret = k3_plan_check_tokens(model, (size_t)a->tokens, true);
 	k3_model_destroy(model);
+	/* told beside what else is wrong */
+	if (config->vision.present && a->images.n > 0) {
+		int fit = k3_images_check(&a->images, config, &a->options, (size_t)a->tokens);
+		ret = ret == K3_OK ? fit : ret;
+	}
 	return ret;
 }
 

@@ -74,8 +74,8 @@ check_same(const char *model, const struct k3_config *now, const char *folder)
 	compare(&c, "", json[0], json[1]);
 	if (c.differ > 0) {
 		k3_error("drivers",
-			 "%zu fields differ: one of the two was changed since the checkpoint was "
-			 "written",
+			 "%zu of their fields differ: one of the two was changed since the "
+			 "checkpoint was written",
 			 c.differ);
 		ret = K3_EDIFFER;
 	}

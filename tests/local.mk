@@ -68,6 +68,7 @@ check_PROGRAMS += \
 	tests/test_run_images \
 	tests/test_run_recall \
 	tests/test_run_refused \
+	tests/test_run_resume \
 	tests/test_run_sched \
 	tests/test_run_spine \
 	tests/test_run_trace \
