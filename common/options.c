@@ -85,8 +85,8 @@ set_tile(const struct k3_option *o, const char *value)
 {
 	char allowed[96], *end;
 
-	snprintf(allowed, sizeof(allowed), "a multiple of 64 up to %d, all%s", 1 << 30,
-	         o->lo < 0 ? ", or auto" : "");
+	snprintf(allowed, sizeof(allowed), "a multiple of 64 up to %d%s", 1 << 30,
+	         o->lo < 0 ? ", all, or auto" : ", or all");
 	if (strcmp(value, "all") == 0) {
 		*(long long *)o->target = 0;
 		return K3_OK;

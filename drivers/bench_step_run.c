@@ -110,6 +110,7 @@ open_all(struct bench *b, const struct k3i_step_case *what)
 			b->doc[at++] = (int32_t)i + 1;
 	K3_TRY(k3_session_open(&b->session, &what->config, &what->plan,
 			       &(struct k3_runtime_options){.window = what->window,
+							    .workers = what->workers,
 							    .device = what->device,
 							    .trace_dir = what->trace_dir}));
 	K3_TRY(check_memory(b));
