@@ -362,6 +362,17 @@ parse(struct step_options *o, int argc, char **argv)
 		k3_error("drivers", "--model is missing (--help tells more)");
 		K3_TRY(K3_EINVAL);
 	}
+	if (o->documents && k3_option_given(table, sizeof(table) / sizeof(table[0]), "tokens")) {
+		k3_error("drivers", "--documents %s: in place of --tokens %lld, not beside it",
+			 o->documents, o->tokens);
+		ret = K3_EINVAL;
+	}
+	if (o->compare_workers && o->workers == 1) {
+		k3_error("drivers",
+			 "--compare-workers: compares with one worker; --workers 1 is the "
+			 "same");
+		ret = K3_EINVAL;
+	}
 	if (o->trace &&
 	    (o->compare_workers ||
 	     (o->scheduler && (strchr(o->scheduler, ',') || strcmp(o->scheduler, "all") == 0)))) {

@@ -170,11 +170,13 @@ open_session(struct k3_session *session, struct k3_machine *machine, const struc
 					     .trace_most_tasks = (size_t)a->trace_tasks};
 	enum k3_dtype dtype;
 	bool images = false;
-	int ret;
+	int ret = k3_device_parse(&runtime.device, a->device);
 
-	K3_TRY(k3_device_parse(&runtime.device, a->device));
-	K3_TRY(k3_transport_parse(&runtime.comm, a->comm));
-	K3_TRY(k3_session_dtype(&dtype, "dtype", a->dtype));
+	if (k3_transport_parse(&runtime.comm, a->comm) != K3_OK)
+		ret = K3_EINVAL;
+	if (k3_session_dtype(&dtype, "dtype", a->dtype) != K3_OK)
+		ret = K3_EINVAL;
+	K3_TRY(ret);
 	if (a->data || a->caption)
 		K3_TRY(has_images(a->data ? a->data : a->caption, &images));
 	K3_TRY(k3_session_machine(machine, a->machine, runtime.device));

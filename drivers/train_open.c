@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "../common/fs.h"
@@ -144,6 +145,19 @@ out:
 	return ret;
 }
 
+/* A folder of checkpoints holds no weights itself. */
+static void
+advise_checkpoint(const char *folder)
+{
+	struct stat info;
+	char *newest = NULL;
+
+	if (stat(folder, &info) == 0 && S_ISDIR(info.st_mode) &&
+	    k3_checkpoint_newest(&newest, folder) == K3_OK && newest)
+		k3_error("drivers", "the newest checkpoint there is: --init-from %s", newest);
+	free(newest);
+}
+
 static int
 start_values(struct k3i_trainer *t, const char *folder)
 {
@@ -154,7 +168,10 @@ start_values(struct k3i_trainer *t, const char *folder)
 	const char *weights = folder ? folder : t->options->init_from;
 	if (!weights)
 		return K3_OK;
-	K3_TRY(k3_st_open(&st, weights));
+	ret = k3_st_open(&st, weights);
+	if (ret != K3_OK && !folder)
+		advise_checkpoint(weights);
+	K3_TRY(ret);
 	K3_TRY(k3_checkpoint_load_params(t->session.store, st));
 	if (folder)
 		K3_TRY(k3_checkpoint_load_optimizer(t->session.store, folder));

@@ -107,63 +107,80 @@ defaults(struct k3_train_options *o)
 	o->optimizer_dtype = "fp32";
 }
 
-/* What one option alone can't tell. */
+/* One of two or three words. */
+static bool
+is_one_of(const char *option, const char *value, const char *const *words, const char *allowed)
+{
+	for (; *words; words++)
+		if (strcmp(value, *words) == 0)
+			return true;
+	k3_error("drivers", "--%s %s: must be %s", option, value, allowed);
+	return false;
+}
+
+/* Values of text, and options that need another one. */
+static int
+check_words(const struct k3_train_options *o)
+{
+	static const char *const vision[] = {"auto", "on", "off", NULL}, *const balance[] = {
+										 "quantile", "sign",
+										 "none", NULL};
+	const struct {
+		bool given;
+		const char *option, *needs;
+		bool there;
+	} pairs[] = {
+		{o->save_every > 0, "save-every", "save", o->save != NULL},
+		{o->stop_after > 0, "stop-after", "save", o->save != NULL},
+		{o->eval_every > 0, "eval-every", "eval-data", o->eval_data != NULL},
+		{o->eval_log != NULL, "eval-log", "eval-data", o->eval_data != NULL},
+	};
+	size_t bad = 0;
+
+	bad += k3_device_parse(&(enum k3_device){0}, o->device) != K3_OK;
+	bad += k3_transport_parse(&(enum k3_transport){0}, o->comm) != K3_OK;
+	bad += k3_session_dtype(&(enum k3_dtype){0}, "dtype", o->dtype) != K3_OK;
+	bad += k3_session_dtype(&(enum k3_dtype){0}, "optimizer-dtype", o->optimizer_dtype) !=
+	       K3_OK;
+	bad += !is_one_of("vision", o->vision, vision, "auto, on or off");
+	bad += !is_one_of("balance", o->balance, balance, "quantile, sign or none");
+	for (size_t i = 0; i < sizeof(pairs) / sizeof(pairs[0]); i++)
+		if (pairs[i].given && !pairs[i].there) {
+			k3_error("drivers", "--%s needs --%s", pairs[i].option, pairs[i].needs);
+			bad++;
+		}
+	return bad ? K3_EINVAL : K3_OK;
+}
+
+/* What one option alone can't tell; all that is wrong is told. */
 static int
 check(const struct k3_train_options *o)
 {
+	int ret = check_words(o);
+
 	if (!o->model || !o->data) {
-		k3_error("drivers", "--%s is missing (--help tells more)",
-			 o->model ? "data" : "model");
-		return K3_EINVAL;
+		k3_error("drivers", "%s missing (--help tells more)",
+			 o->model  ? "--data is"
+			 : o->data ? "--model is"
+				   : "--model and --data are");
+		ret = K3_EINVAL;
 	}
 	if (o->tokens < 1 || o->accumulate < 1 || o->steps < 1) {
 		k3_error("drivers",
 			 "tokens %lld, accumulate %lld, steps %lld: each must be 1 or more",
 			 o->tokens, o->accumulate, o->steps);
-		return K3_EINVAL;
+		ret = K3_EINVAL;
 	}
 	if (o->warmup > o->steps) {
 		k3_error("drivers", "--warmup %lld: at most --steps, %lld", o->warmup, o->steps);
-		return K3_EINVAL;
-	}
-	if (k3_device_parse(&(enum k3_device){0}, o->device) != K3_OK ||
-	    k3_transport_parse(&(enum k3_transport){0}, o->comm) != K3_OK ||
-	    k3_session_dtype(&(enum k3_dtype){0}, "dtype", o->dtype) != K3_OK ||
-	    k3_session_dtype(&(enum k3_dtype){0}, "optimizer-dtype", o->optimizer_dtype) != K3_OK)
-		return K3_EINVAL;
-	if (strcmp(o->vision, "auto") != 0 && strcmp(o->vision, "on") != 0 &&
-	    strcmp(o->vision, "off") != 0) {
-		k3_error("drivers", "--vision %s: must be auto, on or off", o->vision);
-		return K3_EINVAL;
-	}
-	if (strcmp(o->balance, "quantile") != 0 && strcmp(o->balance, "sign") != 0 &&
-	    strcmp(o->balance, "none") != 0) {
-		k3_error("drivers", "--balance %s: must be quantile, sign or none", o->balance);
-		return K3_EINVAL;
-	}
-	if (o->save_every && !o->save) {
-		k3_error("drivers", "--save-every %lld needs --save", o->save_every);
-		return K3_EINVAL;
+		ret = K3_EINVAL;
 	}
 	if (o->stop_after > o->steps) {
 		k3_error("drivers", "--stop-after %lld: the run ends at step %lld (--steps)",
 			 o->stop_after, o->steps);
-		return K3_EINVAL;
+		ret = K3_EINVAL;
 	}
-	if (o->stop_after && !o->save) {
-		k3_error("drivers", "--stop-after %lld ends with a checkpoint: it needs --save",
-			 o->stop_after);
-		return K3_EINVAL;
-	}
-	if (o->eval_every && !o->eval_data) {
-		k3_error("drivers", "--eval-every %lld needs --eval-data", o->eval_every);
-		return K3_EINVAL;
-	}
-	if (o->eval_log && !o->eval_data) {
-		k3_error("drivers", "--eval-log %s needs --eval-data", o->eval_log);
-		return K3_EINVAL;
-	}
-	return K3_OK;
+	return ret;
 }
 
 int

@@ -56,6 +56,13 @@ k3i_train_choose_vision(struct k3i_trainer *t)
 			 (unsigned long long)file->n_items);
 		K3_TRY(K3_EINVAL);
 	}
+	if (!on && (o->max_patches || o->vision_patches)) {
+		k3_error("drivers",
+			 "--%s: the model is trained without its vision tower (--vision on keeps "
+			 "it)",
+			 o->max_patches ? "max-patches" : "vision-patches");
+		K3_TRY(K3_EINVAL);
+	}
 	if (!on && v->present)
 		k3_info("drivers",
 			"no images: the vision tower is left out (--vision on keeps it)");

@@ -87,6 +87,16 @@ choose_mesh(struct k3_mesh *m)
 	return K3_OK;
 }
 
+/* 1, logged, when there are more groups than what they are made of. */
+static int
+check_groups(const char *what, uint32_t groups, uint32_t most, const char *option)
+{
+	if (groups <= most)
+		return 0;
+	k3_error("planner", "%u groups of %s: there are %u (%s)", groups, what, most, option);
+	return 1;
+}
+
 /* Refuses what can't be; replaces zeros by what is chosen. */
 static int
 choose(struct k3_plan_options *o, const struct k3_config *c)
@@ -96,13 +106,10 @@ choose(struct k3_plan_options *o, const struct k3_config *c)
 			 o->tile_tokens);
 		return K3_EINVAL;
 	}
-	if (o->kda_groups > c->kda_heads || o->mla_groups > c->heads) {
-		k3_error("planner",
-			 "head groups %u (KDA, of %u heads) and %u (MLA, of %u heads): more groups "
-			 "than heads",
-			 o->kda_groups, c->kda_heads, o->mla_groups, c->heads);
+	if (check_groups("KDA heads", o->kda_groups, c->kda_heads, "--kda-groups") +
+	    check_groups("MLA heads", o->mla_groups, c->heads, "--mla-groups") +
+	    check_groups("experts", o->expert_groups, c->experts, "--expert-groups"))
 		return K3_EINVAL;
-	}
 	if (o->dtype != K3_F32 && o->dtype != K3_BF16) {
 		k3_error("planner", "type %d of activations: must be %s or %s", (int)o->dtype,
 			 k3_dtype_name(K3_F32), k3_dtype_name(K3_BF16));
