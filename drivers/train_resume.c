@@ -224,8 +224,9 @@ merge(struct k3_option *table, size_t n, const json_t *stored)
 			continue;
 		json_t *mine = value_json(&table[i]);
 		if (table[i].given && !json_equal(mine, v)) {
-			char *a = json_dumps(mine, JSON_ENCODE_ANY),
-			     *b = v ? json_dumps(v, JSON_ENCODE_ANY) : NULL;
+			/* as a user writes them: 0.0008, not its 17 digits */
+			const size_t flags = JSON_ENCODE_ANY | JSON_REAL_PRECISION(15);
+			char *a = json_dumps(mine, flags), *b = v ? json_dumps(v, flags) : NULL;
 			k3_error("drivers", "--%s %s: the run to be resumed has %s", table[i].name,
 				 a ? a : "?", b ? b : "nothing");
 			free(a);
