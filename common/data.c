@@ -287,7 +287,8 @@ k3_data_require(const struct k3_data *d, const char *path, uint64_t tokens)
 {
 	if (tokens <= k3_data_total_tokens(d))
 		return K3_OK;
-	k3_error("common", "%s: %" PRIu64 " tokens are needed, the data set has %" PRIu64, path,
+	k3_error("common",
+		 "%s: %" PRIu64 " tokens are needed, the data set has %" PRIu64 " (--tokens)", path,
 		 tokens, k3_data_total_tokens(d));
 	return K3_ELIMIT;
 }

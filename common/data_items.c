@@ -68,27 +68,56 @@ k3i_items_take(const struct k3_data *d, uint64_t first, uint64_t end, size_t row
 	return end;
 }
 
-int
-k3i_item_check(const struct k3_data *d, const char *path, uint64_t i, size_t t)
+/* An item above a limit, with the option that lifts it. */
+static int
+refuse(const struct k3_data *d, const char *path, uint64_t i, uint64_t has, const char *unit,
+       uint64_t limit, const char *option)
 {
 	const struct k3_k3t *f = &d->file;
-	const struct k3_k3t_item *item = &f->items[i];
-	uint64_t tokens = k3_k3t_item_tokens(&f->patches, &item->grid);
-	uint64_t patches = k3_grid_patches(&item->grid), doc = 0;
-	bool long_item = tokens > t;
+	uint64_t doc = 0;
 
-	if (!long_item && (d->max_patches == 0 || patches <= d->max_patches))
-		return K3_OK;
-	while (f->offsets[doc + 1] <= item->first_token)
+	while (f->offsets[doc + 1] <= f->items[i].first_token)
 		doc++;
 	k3_error("common",
 		 "%s%sitem %" PRIu64 " of document %" PRIu64
 		 " of the file (both from 0) has %" PRIu64 " %s, a microbatch holds %" PRIu64
-		 ": items are not cut",
+		 ": items are not cut; %s %" PRIu64 " would do",
 		 path ? path : "", path ? ": " : "", i - k3_k3t_item_find(f, f->offsets[doc]), doc,
-		 long_item ? tokens : patches, long_item ? "tokens" : "patches",
-		 long_item ? (uint64_t)t : d->max_patches);
+		 has, unit, limit, option, has);
 	return K3_ELIMIT;
+}
+
+/* Among items first .. end-1, those with the most tokens and patches decide. */
+static int
+check_items(const struct k3_data *d, const char *path, uint64_t first, uint64_t end, size_t t)
+{
+	const struct k3_k3t *f = &d->file;
+	uint64_t longest = 0, largest = 0, tokens = 0, patches = 0;
+	int ret = K3_OK;
+
+	for (uint64_t i = first; i < end; i++) {
+		uint64_t n = k3_k3t_item_tokens(&f->patches, &f->items[i].grid),
+			 p = k3_grid_patches(&f->items[i].grid);
+		if (n > tokens) {
+			tokens = n;
+			longest = i;
+		}
+		if (p > patches) {
+			patches = p;
+			largest = i;
+		}
+	}
+	if (tokens > t)
+		ret = refuse(d, path, longest, tokens, "tokens", t, "--tokens");
+	if (d->max_patches > 0 && patches > d->max_patches)
+		ret = refuse(d, path, largest, patches, "patches", d->max_patches, "--max-patches");
+	return ret;
+}
+
+int
+k3i_item_check(const struct k3_data *d, const char *path, uint64_t i, size_t t)
+{
+	return check_items(d, path, i, i + 1, t);
 }
 
 bool
@@ -106,9 +135,5 @@ k3i_item_cuts(const struct k3_data *d, uint64_t i)
 int
 k3_data_require_items(const struct k3_data *d, const char *path, size_t t)
 {
-	int ret = K3_OK;
-
-	for (uint64_t i = 0; i < d->file.n_items && ret == K3_OK; i++)
-		ret = k3i_item_check(d, path, i, t);
-	return ret;
+	return check_items(d, path, 0, d->file.n_items, t);
 }

@@ -59,7 +59,9 @@ frame_check(const char *path, const struct k3i_map *map, struct k3i_k3t_header *
 	memcpy(h, map->data, sizeof(*h));
 	if (memcmp(h->magic, K3I_K3T_MAGIC, sizeof(h->magic)) != 0) {
 		k3_error("common",
-			 "%s: does not begin with " K3I_K3T_MAGIC ", so it is no .k3t file", path);
+			 "%s: does not begin with " K3I_K3T_MAGIC
+			 ", so it is no .k3t file (k3_data makes them)",
+			 path);
 		return K3_EFORMAT;
 	}
 	if (h->version != K3I_K3T_VERSION)

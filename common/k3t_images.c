@@ -2,7 +2,8 @@
  *
  * The traps: placeholders and images that differ by one would shift every later image to another
  * text, so both are counted in each sample before anything of it is written.  A parsed line takes
- * dozens of times its bytes (empty lists side by side), so lines have a limit.
+ * dozens of times its bytes (empty lists side by side), so lines have a limit.  Images take long, so
+ * the whole list is checked before the first of them.
  */
 #define _GNU_SOURCE /* memmem */
 #include "k3t_images.h"
@@ -26,7 +27,7 @@
 #define MARK "<image>"
 #define MARK_BYTES (sizeof(MARK) - 1)
 
-enum { MOST_LINE_BYTES = 16 << 20, MOST_NAME_BYTES = 4095 };
+enum { MOST_LINE_BYTES = 16 << 20, MOST_NAME_BYTES = 4095, MOST_FAULTS = 10 };
 
 /* The list, and the line that is read. */
 struct list {
@@ -210,13 +211,20 @@ out:
 	return ret;
 }
 
-static int
-image_put(const struct list *list, const struct sample *s, size_t i, struct k3_k3t_writer *w,
-	  const struct k3_image_rule *rule, struct k3_k3t_images_count *count)
+/* Path of an image, malloc'ed; NULL when memory is out. */
+static char *
+image_path(const struct list *list, const struct sample *s, size_t i)
 {
 	const char *name = json_string_value(json_array_get(s->images, i));
-	char *path = *name == '/' ? strdup(name) : k3i_path_join(list->folder, name);
-	struct k3_image image = {0};
+
+	return *name == '/' ? strdup(name) : k3i_path_join(list->folder, name);
+}
+
+/* Is it there, and no output? */
+static int
+image_check(const struct list *list, const struct sample *s, size_t i)
+{
+	char *path = image_path(list, s, i);
 	int ret = path ? K3_OK : K3_ENOMEM;
 
 	K3_TRY(ret);
@@ -225,8 +233,21 @@ image_put(const struct list *list, const struct sample *s, size_t i, struct k3_k
 		k3_error("common", "%s:%" PRIu64 ": image %zu, %s: %s", list->path, list->number,
 			 i + 1, path, strerror(errno));
 		ret = K3_EIO;
-		goto out;
 	}
+out:
+	free(path);
+	return ret;
+}
+
+static int
+image_put(const struct list *list, const struct sample *s, size_t i, struct k3_k3t_writer *w,
+	  const struct k3_image_rule *rule, struct k3_k3t_images_count *count)
+{
+	char *path = image_path(list, s, i);
+	struct k3_image image = {0};
+	int ret = path ? K3_OK : K3_ENOMEM;
+
+	K3_TRY(ret);
 	ret = k3_image_read(&image, path, rule);
 	if (ret != K3_OK)
 		k3_info("common", "%s:%" PRIu64 ": that was image %zu of %zu of the sample",
@@ -271,6 +292,49 @@ is_held_out(uint64_t i, double holdout)
 	return floor((double)(i + 1) * holdout) > floor((double)i * holdout);
 }
 
+/* Before the first image is read, which takes long: all lines, and that their images are there. The
+ * first faults are told, and the list is at its begin again. */
+static int
+list_check(struct list *list, double holdout)
+{
+	struct sample s;
+	size_t n, faults = 0, held = 0;
+	int ret, first = K3_OK;
+
+	for (;;) {
+		K3_TRY(line_read(list, &n));
+		if (n == 0 || faults >= MOST_FAULTS)
+			break;
+		ret = sample_parse(list, n, &s);
+		for (size_t i = 0; ret == K3_OK && i < json_array_size(s.images); i++)
+			ret = image_check(list, &s, i);
+		json_decref(s.root);
+		held += is_held_out(list->number - 1, holdout);
+		faults += ret != K3_OK;
+		first = first == K3_OK ? ret : first;
+	}
+	K3_TRY(first);
+	if (list->number == 0) {
+		k3_error("common", "%s: no sample, allowed: at least one line", list->path);
+		K3_TRY(K3_EFORMAT);
+	}
+	if (holdout > 0 && held == 0) {
+		char least[32] = "";
+		if (list->number > 1)
+			snprintf(least, sizeof(least), ", or at least %g",
+				 1.0 / (double)list->number);
+		k3_error("common",
+			 "%s: of %" PRIu64 " samples none is held out with --holdout %g, allowed: "
+			 "0%s",
+			 list->path, list->number, holdout, least);
+		K3_TRY(K3_EFORMAT);
+	}
+	list->next = 0;
+	list->number = 0;
+out:
+	return ret;
+}
+
 static int
 samples_put(struct list *list, const struct k3i_k3t_split *split,
 	    const struct k3_k3t_images_options *o, const struct k3_image_rule *rule,
@@ -289,16 +353,6 @@ samples_put(struct list *list, const struct k3i_k3t_split *split,
 		K3_TRY(sample_put(list, &s, held ? split->val : split->train, rule, &count[held]));
 		json_decref(s.root);
 		s.root = NULL;
-	}
-	if (list->number == 0) {
-		k3_error("common", "%s: no sample, allowed: at least one line", list->path);
-		ret = K3_EFORMAT;
-	} else if (split->val && count[1].samples == 0) {
-		k3_error("common",
-			 "%s: of %" PRIu64 " samples none is held out with holdout %g, allowed: 0, "
-			 "or at least %g",
-			 list->path, list->number, o->holdout, 1.0 / (double)list->number);
-		ret = K3_EFORMAT;
 	}
 out:
 	json_decref(s.root);
@@ -320,6 +374,7 @@ k3_k3t_import_images(const char *path, const char *out, const struct k3_k3t_imag
 
 	memset(count, 0, 2 * sizeof(*count));
 	K3_TRY(list_open(&list, path, out));
+	K3_TRY(list_check(&list, o->holdout));
 	K3_TRY(k3i_k3t_split_create(&split, out, o->vocab, o->holdout));
 	K3_TRY(samples_put(&list, &split, o, &rule, count));
 	ret = k3i_k3t_split_publish(&split);

@@ -122,12 +122,13 @@ document_make(struct document *doc, uint64_t key)
 }
 
 static int
-number_check(const char *out, const char *what, uint64_t value, uint64_t lo, uint64_t hi)
+number_check(const char *out, const char *what, uint64_t value, uint64_t lo, uint64_t hi,
+	     const char *option)
 {
 	if (value >= lo && value <= hi)
 		return K3_OK;
-	k3_error("common", "%s: %s %" PRIu64 ", allowed are %" PRIu64 " to %" PRIu64, out, what,
-		 value, lo, hi);
+	k3_error("common", "%s: %s %" PRIu64 ", allowed are %" PRIu64 " to %" PRIu64 " (%s)", out,
+		 what, value, lo, hi, option);
 	return K3_EINVAL;
 }
 
@@ -142,16 +143,20 @@ options_check(const char *out, const struct k3_recall_options *o)
 		k3_error("common", "output %s: the name must end in .k3t", out);
 		goto out;
 	}
-	K3_TRY(number_check(out, "documents", o->documents, 1, UINT32_MAX));
-	K3_TRY(number_check(out, "bytes of a key", o->key_bytes, 1, K3_RECALL_MAX_WORD_BYTES));
-	K3_TRY(number_check(out, "bytes of a value", o->value_bytes, 1, K3_RECALL_MAX_WORD_BYTES));
+	K3_TRY(number_check(out, "documents", o->documents, 1, UINT32_MAX, "--documents"));
+	K3_TRY(number_check(out, "bytes of a key", o->key_bytes, 1, K3_RECALL_MAX_WORD_BYTES,
+			    "--key-bytes"));
+	K3_TRY(number_check(out, "bytes of a value", o->value_bytes, 1, K3_RECALL_MAX_WORD_BYTES,
+			    "--value-bytes"));
 	for (uint32_t k = 0; k < o->key_bytes; k++)
 		keys *= N_LETTERS;
+	/* each has a key of its own */
 	K3_TRY(number_check(out, "pairs", o->pairs, 1,
-			    keys < K3_RECALL_MAX_PAIRS ? keys : K3_RECALL_MAX_PAIRS));
-	K3_TRY(number_check(out, "bytes of filler", o->filler_bytes, 0, MAX_FILLER));
-	K3_TRY(number_check(out, "multiple", o->multiple, 1, MAX_FILLER));
-	K3_TRY(number_check(out, "vocabulary", o->vocab, MIN_BYTE_VOCAB, INT32_MAX));
+			    keys < K3_RECALL_MAX_PAIRS ? keys : K3_RECALL_MAX_PAIRS,
+			    "--pairs, --key-bytes"));
+	K3_TRY(number_check(out, "bytes of filler", o->filler_bytes, 0, MAX_FILLER, "--filler"));
+	K3_TRY(number_check(out, "multiple", o->multiple, 1, MAX_FILLER, "--multiple"));
+	K3_TRY(number_check(out, "vocabulary", o->vocab, MIN_BYTE_VOCAB, INT32_MAX, "--vocab"));
 out:
 	return ret;
 }

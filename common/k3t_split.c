@@ -22,7 +22,7 @@ arguments_check(const char *out, uint32_t vocab, double holdout)
 {
 	if (vocab < K3_K3T_BYTE_VOCAB || vocab > INT32_MAX) {
 		k3_error("common",
-			 "%s: vocabulary %" PRIu32 ", allowed are %d to %d: 256 bytes and four "
+			 "%s: vocabulary %" PRIu32 " (--vocab), allowed are %d to %d: 256 bytes and four "
 			 "special ids",
 			 out, vocab, K3_K3T_BYTE_VOCAB, INT32_MAX);
 		return K3_EINVAL;
@@ -59,8 +59,12 @@ k3i_k3t_split_publish(struct k3i_k3t_split *split)
 	int ret;
 
 	K3_TRY(k3_k3t_writer_finish(split->train));
-	if (split->val)
-		K3_TRY(k3_k3t_writer_finish(split->val));
+	if (split->val && (ret = k3_k3t_writer_finish(split->val)) != K3_OK) {
+		if (ret == K3_EINVAL)
+			k3_error("common", "too little is held out; --holdout 0 makes no second "
+					   "file");
+		goto out;
+	}
 	K3_TRY(k3_k3t_writer_publish(split->train));
 	if (split->val && (ret = k3_k3t_writer_publish(split->val)) != K3_OK)
 		unlink(split->path);

@@ -50,6 +50,7 @@ libk3_la_SOURCES += \
 	common/safetensors_write.c \
 	common/safetensors_writer.h \
 	common/schedule.c \
+	common/size.c \
 	common/status.c
 
 nobase_k3include_HEADERS += \
@@ -84,4 +85,5 @@ nobase_k3include_HEADERS += \
 	common/rng.h \
 	common/safetensors.h \
 	common/schedule.h \
+	common/size.h \
 	common/status.h

@@ -33,6 +33,18 @@ print_help(const char *program, const char *synopsis, const char *about,
 	printf("\nexit status: 0 ok, 1 failed, 2 wrong usage or input\n");
 }
 
+/* --help or --version. */
+static int
+inform(const char *word, const char *program, const char *synopsis, const char *about,
+       const struct k3_option *options, size_t n)
+{
+	if (strcmp(word, "--help") == 0)
+		print_help(program, synopsis, about, options, n);
+	else
+		printf("%s (starpu-k3) %s\n", program, PACKAGE_VERSION);
+	return K3_EINTR;
+}
+
 static struct k3_option *
 find(struct k3_option *options, size_t n, const char *word, size_t length)
 {
@@ -85,8 +97,8 @@ set_tile(const struct k3_option *o, const char *value)
 {
 	char allowed[96], *end;
 
-	snprintf(allowed, sizeof(allowed), "a multiple of 64 up to %d, all%s", 1 << 30,
-	         o->lo < 0 ? ", or auto" : "");
+	snprintf(allowed, sizeof(allowed), "a multiple of 64 up to %d%s", 1 << 30,
+	         o->lo < 0 ? ", all, or auto" : ", or all");
 	if (strcmp(value, "all") == 0) {
 		*(long long *)o->target = 0;
 		return K3_OK;
@@ -166,7 +178,8 @@ k3_options_parse(const char *program, const char *synopsis, const char *about,
 	int n_rest = 0, ret = rest ? K3_OK : K3_ENOMEM;
 	bool only_words = false;
 
-	for (int i = 1; ret == K3_OK && i < argc; i++) {
+	/* all that is wrong is told; --help and --version end at once */
+	for (int i = 1; ret != K3_ENOMEM && ret != K3_EINTR && i < argc; i++) {
 		if (only_words || strncmp(argv[i], "--", 2) != 0) {
 			if (!only_words && argv[i][0] == '-' && argv[i][1]) {
 				k3_error("drivers", "unknown option %s; --help lists them",
@@ -176,14 +189,11 @@ k3_options_parse(const char *program, const char *synopsis, const char *about,
 			rest[n_rest++] = argv[i];
 		} else if (!argv[i][2]) {
 			only_words = true;
-		} else if (strcmp(argv[i], "--help") == 0) {
-			print_help(program, synopsis, about, options, n_options);
-			ret = K3_EINTR;
-		} else if (strcmp(argv[i], "--version") == 0) {
-			printf("%s (starpu-k3) %s\n", program, PACKAGE_VERSION);
-			ret = K3_EINTR;
-		} else {
-			ret = take(options, n_options, argc, argv, &i);
+		} else if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "--version") == 0) {
+			if (ret == K3_OK)
+				ret = inform(argv[i], program, synopsis, about, options, n_options);
+		} else if (take(options, n_options, argc, argv, &i) != K3_OK) {
+			ret = K3_EINVAL;
 		}
 	}
 	*first = argc - n_rest;

@@ -27,7 +27,7 @@ struct k3_option {
 /**
  * Reads --name VALUE and --name=VALUE; other words are positional and are moved
  * behind the options in argv.
- * Faults are logged in one line with option, value and what is allowed.
+ * Every fault is logged in a line with option, value and what is allowed.
  * @param synopsis  what follows the program's name in the usage line
  * @param about     a sentence or more for --help
  * @param first     index in argv of the first positional word; argc when there is none

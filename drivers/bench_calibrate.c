@@ -169,7 +169,7 @@ k3_bench_calibrate(int argc, char **argv)
 		K3_TRY(K3_ENOENT);
 	}
 	K3_TRY(k3_fs_check_target(path));
-	K3_TRY(k3i_environment_check());
+	K3_TRY(k3i_environment_check(0));
 	printf("table\tname\tsamples\tcall_us\tflops_per_us\tbytes_per_us\tparam_bytes_per_us\trms_"
 	       "error\n");
 	status = 1;

@@ -165,9 +165,8 @@ choose_activations(const struct step_options *o, struct k3i_step_case *what)
 	if (o->activations)
 		return k3_activations_parse(what->plan.activations, what->config.layers,
 					    o->activations);
-	if (o->memory_gib > 0)
-		return k3_activations_choose(&what->plan, &what->config, &shape,
-					     (uint64_t)(o->memory_gib * (1u << 30)));
+	if (what->limit_bytes)
+		return k3_activations_choose(&what->plan, &what->config, &shape, what->limit_bytes);
 	return k3_session_squeeze(&what->plan, &what->config, &shape);
 }
 
@@ -183,23 +182,21 @@ make_case(struct step_options *o, struct k3i_step_case *what)
 	if (o->vocab)
 		K3_TRY(k3_config_set_vocab(c, o->vocab));
 	K3_TRY(k3_images_read(&o->images, c));
-	K3_TRY(k3_images_fill(&o->images, c, (uint64_t)o->seed));
-	what->images = o->images;
 	c->vision.present = o->images.text != NULL;
 	K3_TRY(k3_config_check(c));
 	K3_TRY(parse_documents(o, what));
 	k3_plan_options_init(&what->plan);
+	what->plan.offers = K3_OFFER_MODEL | K3_OFFER_TOKENS;
 	k3_images_apply(&o->images, &what->plan);
 	K3_TRY(k3_session_dtype(&what->plan.dtype, "dtype", o->dtype));
 	K3_TRY(k3_device_parse(&what->device, o->device));
 	o->cut.device = what->device;
-	if (o->images.tokens > o->tokens) {
-		k3_error("drivers", "--images take %u rows; --tokens are %lld", o->images.tokens,
-			 o->tokens);
-		K3_TRY(K3_EINVAL);
-	}
+	K3_TRY(k3_images_check(&o->images, c, &what->plan, (size_t)o->tokens));
+	K3_TRY(k3_images_fill(&o->images, c, (uint64_t)o->seed));
+	what->images = o->images;
 	K3_TRY(k3_session_cut(&what->plan, &what->machine, &o->cut, c, (size_t)o->tokens));
 	what->plan.fingerprint = o->fingerprint;
+	what->limit_bytes = (uint64_t)(o->memory_gib * (1u << 30));
 	K3_TRY(choose_activations(o, what));
 	what->trace_dir = o->trace;
 	what->check_only = o->check;
@@ -364,6 +361,17 @@ parse(struct step_options *o, int argc, char **argv)
 	if (!o->model) {
 		k3_error("drivers", "--model is missing (--help tells more)");
 		K3_TRY(K3_EINVAL);
+	}
+	if (o->documents && k3_option_given(table, sizeof(table) / sizeof(table[0]), "tokens")) {
+		k3_error("drivers", "--documents %s: in place of --tokens %lld, not beside it",
+			 o->documents, o->tokens);
+		ret = K3_EINVAL;
+	}
+	if (o->compare_workers && o->workers == 1) {
+		k3_error("drivers",
+			 "--compare-workers: compares with one worker; --workers 1 is the "
+			 "same");
+		ret = K3_EINVAL;
 	}
 	if (o->trace &&
 	    (o->compare_workers ||

@@ -15,6 +15,7 @@ struct k3i_step_case {
 	struct k3_images images;    /* of each microbatch; none without a text */
 	uint64_t seed, steps, rounds, warmup;
 	uint32_t window;
+	uint64_t limit_bytes;  /* of a memory node; 0: none was given */
 	bool check_only;       /* no figures */
 	const char *trace_dir; /* NULL: nothing is traced */
 	enum k3_device device;

@@ -31,13 +31,8 @@ be_child(const struct k3i_step_case *what, int result_fd, int messages_fd)
 {
 	struct k3i_step_result result;
 	const char *from = (const char *)&result;
-	char workers[16];
 
 	dup2(messages_fd, STDERR_FILENO);
-	if (what->workers) {
-		snprintf(workers, sizeof(workers), "%u", what->workers);
-		setenv("STARPU_NCPU", workers, 1);
-	}
 	if (what->scheduler)
 		setenv("STARPU_SCHED", what->scheduler, 1);
 	int ret = k3i_step_run(what, &result);

@@ -12,6 +12,7 @@
 #include "../common/rng.h"
 #include "../common/status.h"
 #include "../planner/model_flops.h"
+#include "../planner/plan_check.h"
 #include "../tasks/gpu_memory.h"
 #include "../tasks/trace.h"
 #include "../tasks/usage.h"
@@ -81,6 +82,9 @@ check_memory(struct bench *b)
 	int ret;
 
 	K3_TRY(k3_memory_run(&memory, b->session.model, &shape));
+	/* activations that were asked for may need more than the limit */
+	if (what->limit_bytes)
+		K3_TRY(k3_plan_check_memory(&memory, what->limit_bytes, b->session.model));
 	K3_TRY(k3_gpu_memory_check(&b->gpu, &memory));
 out:
 	k3_memory_fini(&memory);
@@ -106,6 +110,7 @@ open_all(struct bench *b, const struct k3i_step_case *what)
 			b->doc[at++] = (int32_t)i + 1;
 	K3_TRY(k3_session_open(&b->session, &what->config, &what->plan,
 			       &(struct k3_runtime_options){.window = what->window,
+							    .workers = what->workers,
 							    .device = what->device,
 							    .trace_dir = what->trace_dir}));
 	K3_TRY(check_memory(b));

@@ -50,9 +50,11 @@ open_all(struct k3i_vision_bench *b)
 	k3_plan_options_init(&b->options);
 	k3_images_apply(&b->images, &b->options);
 	b->options.machine = &b->machine;
+	K3_TRY(k3_images_check(&b->images, &b->config, &b->options, b->images.tokens));
 	K3_TRY(k3_images_fill(&b->images, &b->config, (uint64_t)b->seed));
 	K3_TRY(make_batch(b));
-	K3_TRY(k3_session_open(&b->session, &b->config, &b->options, NULL));
+	K3_TRY(k3_session_open(&b->session, &b->config, &b->options,
+			       &(struct k3_runtime_options){.workers = (uint32_t)b->workers}));
 	K3_TRY(k3_session_init(&b->session, (uint64_t)b->seed));
 	K3_TRY(k3_plan_microbatch(&b->plan, b->session.model, &b->layout, &what));
 	K3_TRY(k3_plan_check(b->plan));
@@ -180,11 +182,6 @@ parse(struct k3i_vision_bench *b, int argc, char **argv)
 		K3_TRY(K3_EINVAL);
 	}
 	K3_TRY(k3_session_machine(&b->machine, b->machine_file, K3_DEVICE_CPU));
-	if (b->workers) {
-		char text[24];
-		snprintf(text, sizeof(text), "%lld", b->workers);
-		setenv("STARPU_NCPU", text, 1);
-	}
 out:
 	return ret;
 }

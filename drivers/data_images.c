@@ -49,7 +49,7 @@ k3i_data_images(int argc, char **argv, FILE *out)
 		 false},
 		{"side-patches", "N", K3_OPT_INT, &side, 1, K3_K3T_MAX_SIDE,
 		 "and to N patches a side (512)", false},
-		{"vocab", "V", K3_OPT_INT, &vocab, 1, INT32_MAX,
+		{"vocab", "V", K3_OPT_INT, &vocab, K3_K3T_BYTE_VOCAB, INT32_MAX,
 		 "ids are below V, at least 260 (260)", false},
 		{"holdout", "PART", K3_OPT_REAL, &o.holdout, 0, 0.999,
 		 "part of the samples for X.val.k3t, default 0.1; 0: none", false},
@@ -60,11 +60,12 @@ k3i_data_images(int argc, char **argv, FILE *out)
 
 	if (ret != K3_OK)
 		return ret;
-	if (argc - first != 1 || !output) {
-		k3_error("drivers", "%s; --help says more",
-			 output ? "k3_data images takes one list" : "-o X.k3t is missing");
+	if (argc - first != 1)
+		k3_error("drivers", "k3_data images takes one list; --help says more");
+	if (!output)
+		k3_error("drivers", "-o X.k3t is missing; --help says more");
+	if (argc - first != 1 || !output)
 		return K3_EINVAL;
-	}
 	o.vocab = (uint32_t)vocab;
 	o.limit_patches = (uint32_t)limit;
 	o.side_patches = (uint32_t)side;

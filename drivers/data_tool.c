@@ -138,11 +138,13 @@ tokens_run(int argc, char **argv)
 	if (ret != K3_OK)
 		return ret;
 	if (o.bytes + o.raw_u16 + o.raw_u32 != 1)
-		return usage_refuse("give one of --bytes, --raw-u16 and --raw-u32");
+		ret = usage_refuse("give one of --bytes, --raw-u16 and --raw-u32");
 	if (!o.output)
-		return usage_refuse("-o X.k3t is missing");
+		ret = usage_refuse("-o X.k3t is missing");
 	if (first == argc)
-		return usage_refuse("no input file is given");
+		ret = usage_refuse("no input file is given");
+	if (ret != K3_OK)
+		return ret;
 	return (o.bytes ? bytes_run : raw_run)(&o, options, LENGTH(options), argv + first,
 					       (size_t)(argc - first));
 }
@@ -172,7 +174,7 @@ recall_run(int argc, char **argv, FILE *out)
 		{"multiple", "N", K3_OPT_INT, &multiple, 1, 1 << 24,
 		 "more filler, until a document with bos and eos has a multiple of N tokens (1024)",
 		 false},
-		{"vocab", "V", K3_OPT_INT, &vocab, 1, INT32_MAX,
+		{"vocab", "V", K3_OPT_INT, &vocab, K3_K3T_BYTE_VOCAB, INT32_MAX,
 		 "ids are below V, at least 260 (260)", false},
 	};
 	int first;
@@ -182,9 +184,13 @@ recall_run(int argc, char **argv, FILE *out)
 	if (ret != K3_OK)
 		return ret;
 	if (first < argc)
-		return usage_refuse("k3_data recall takes options only");
-	if (!output || !documents)
-		return usage_refuse(output ? "--documents N is missing" : "-o X.k3t is missing");
+		ret = usage_refuse("k3_data recall takes options only");
+	if (!output)
+		ret = usage_refuse("-o X.k3t is missing");
+	if (!documents)
+		ret = usage_refuse("--documents N is missing");
+	if (ret != K3_OK)
+		return ret;
 	o = (struct k3_recall_options){(uint64_t)documents, (uint64_t)seed,	   (uint32_t)pairs,
 				       (uint32_t)key_bytes, (uint32_t)value_bytes, (uint32_t)filler,
 				       (uint32_t)multiple,  (uint32_t)vocab};

@@ -33,6 +33,7 @@ k3_eval_open(struct k3_session *session, const char *path, uint32_t tile_tokens,
 		K3_TRY(k3_checkpoint_find(&folder, path));
 	if (!folder)
 		K3_TRY(K3_ENOMEM);
+	K3_TRY(k3_checkpoint_check_or_advise(folder, true, "--load"));
 	K3_TRY(k3_config_load(&config, folder));
 	if (vision && !config.vision.present) {
 		k3_error("drivers", "%s: the model has no vision tower, and images are asked for",

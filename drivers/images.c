@@ -1,5 +1,5 @@
-/* Grids from an option.  The trap: whether a grid suits the model is the planner's to say, so
- * only the form is judged here. */
+/* Grids from an option.  The trap: a user who mends one word must not learn of the next rule only
+ * then, so every word is judged by all rules, and all that are wrong are told. */
 #include "images.h"
 
 #include <stdio.h>
@@ -10,41 +10,70 @@
 #include "../common/rng.h"
 #include "../common/status.h"
 
-enum { MOST_IMAGES = 4096, MOST_SIDE = 65535 };
+enum { MOST_IMAGES = 4096, LISTED_WORDS = 10 };
 
-/* One "TxHxW" that ends in a comma or the text's end. */
+/* One "TxHxW" of n characters that the model takes. */
 static bool
-read_grid(const char **at, struct k3_grid *grid)
+read_grid(const char *word, size_t n, struct k3_grid *grid, const struct k3_vision_config *v)
 {
 	uint32_t *side[] = {&grid->t, &grid->h, &grid->w};
+	const unsigned long most[] = {v->max_frames, K3_VISION_MOST_SIDE, K3_VISION_MOST_SIDE};
+	const char *at = word;
 
 	for (size_t i = 0; i < 3; i++) {
 		char *end;
-		unsigned long value = strtoul(*at, &end, 10);
-		char last = i < 2 ? 'x' : ',';
-		if (**at < '0' || **at > '9' || value < 1 || value > MOST_SIDE ||
-		    (*end != last && !(i == 2 && *end == '\0')))
+		unsigned long value = strtoul(at, &end, 10);
+		if (*at < '0' || *at > '9' || value < 1 || value > most[i] ||
+		    (i < 2 ? *end != 'x' : end != word + n))
 			return false;
 		*side[i] = (uint32_t)value;
-		*at = *end ? end + 1 : end;
-		if (i == 2 && *end && !**at)
-			return false;
+		at = end + 1;
 	}
-	return true;
+	return grid->h % v->merge_h == 0 && grid->w % v->merge_w == 0;
+}
+
+/* All words that are wrong, then what is allowed. */
+static int
+read_grids(struct k3_images *images, const struct k3_vision_config *v)
+{
+	size_t bad = 0, row = 0;
+
+	for (const char *at = images->text; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
+		size_t n = strcspn(at, ",");
+		struct k3_grid *g = &images->grid[images->n];
+		if (images->n == MOST_IMAGES) {
+			k3_error("drivers", "--images: more than %d", MOST_IMAGES);
+			return K3_EINVAL;
+		}
+		if (!read_grid(at, n, g, v)) {
+			if (bad++ < LISTED_WORDS)
+				k3_error("drivers", "--images: \"%.*s\"", (int)n, at);
+			continue;
+		}
+		images->row[images->n++] = (uint32_t)row;
+		row += k3_grid_merged(g, v->merge_h, v->merge_w);
+	}
+	if (bad) {
+		k3_error("drivers",
+			 "--images: allowed are up to %d grids TxHxW with commas between: frames T "
+			 "from 1 to %u, patches H and W up to %d that are multiples of %u and %u",
+			 MOST_IMAGES, v->max_frames, K3_VISION_MOST_SIDE, v->merge_h, v->merge_w);
+		return K3_EINVAL;
+	}
+	images->tokens = (uint32_t)row;
+	return K3_OK;
 }
 
 int
 k3_images_read(struct k3_images *images, const struct k3_config *config)
 {
 	const struct k3_vision_config *v = &config->vision;
-	const char *at = images->text;
-	uint64_t row = 0;
 
-	if (!at && (images->bands || images->tile_patches || images->most_patches)) {
+	if (!images->text && (images->bands || images->tile_patches || images->most_patches)) {
 		k3_error("drivers", "--bands, --vision-patches and --max-patches need --images");
 		return K3_EINVAL;
 	}
-	if (!at)
+	if (!images->text)
 		return K3_OK;
 	if (!v->present) {
 		k3_error("drivers", "--images: %s has no vision tower", config->name);
@@ -55,26 +84,17 @@ k3_images_read(struct k3_images *images, const struct k3_config *config)
 	if (!images->grid || !images->row)
 		return K3_ENOMEM;
 	/* an empty text is what a forgotten variable gives */
-	for (bool none = strcmp(at, "none") == 0; *at && !none;) {
-		const char *word = at;
-		struct k3_grid *g = &images->grid[images->n];
-		if (images->n == MOST_IMAGES || !read_grid(&at, g)) {
-			k3_error("drivers",
-				 "--images \"%s\": allowed are up to %d grids TxHxW of 1 to %d, "
-				 "with commas between",
-				 word, MOST_IMAGES, MOST_SIDE);
-			return K3_EINVAL;
-		}
-		images->row[images->n++] = (uint32_t)row;
-		row += k3_grid_merged(g, v->merge_h, v->merge_w);
-		if (row > INT32_MAX) {
-			k3_error("drivers", "--images: %llu rows; allowed are %d",
-				 (unsigned long long)row, INT32_MAX);
-			return K3_EINVAL;
-		}
-	}
-	images->tokens = (uint32_t)row;
-	return K3_OK;
+	return strcmp(images->text, "none") == 0 || !*images->text ? K3_OK : read_grids(images, v);
+}
+
+int
+k3_images_check(const struct k3_images *images, const struct k3_config *config,
+		const struct k3_plan_options *options, size_t tokens)
+{
+	struct k3_layout layout = {.n_tokens = tokens};
+
+	k3_images_place(images, &layout);
+	return k3_vision_check_items(config, options, &layout);
 }
 
 int

@@ -52,9 +52,13 @@ struct k3_images {
 
 /**
  * Reads the grids and places them one after the other, from the first row on.
- * @return K3_OK, K3_EINVAL (logged with the word and what is allowed), K3_ENOMEM
+ * @return K3_OK, K3_EINVAL (logged: all words that are wrong, and what is allowed), K3_ENOMEM
  */
 int k3_images_read(struct k3_images *images, const struct k3_config *config);
+/** Do they fit into microbatches of `tokens` and the limits of options?
+ * @return as k3_vision_check_items */
+int k3_images_check(const struct k3_images *images, const struct k3_config *config,
+		    const struct k3_plan_options *options, size_t tokens);
 /** Random pixels in [-1, 1). @return K3_OK, K3_ENOMEM */
 int k3_images_fill(struct k3_images *images, const struct k3_config *config, uint64_t seed);
 /** Options of a plan with these images. */

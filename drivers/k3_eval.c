@@ -67,6 +67,42 @@ has_images(const char *path, bool *images)
 	return K3_OK;
 }
 
+/* One use at a time, and no option that it would pass over. */
+static int
+check_use(const struct arguments *a, const struct k3_option *table, size_t n)
+{
+	static const struct {
+		const char *option, *uses;
+	} of[] = {
+		{"tokens", "--data or --caption"}, {"samples", "--caption"}, {"bytes", "--prompt"},
+		{"temperature", "--prompt"},	   {"seed", "--prompt"},
+	};
+	const char *const given[] = {a->data ? "--data" : NULL, a->prompt ? "--prompt" : NULL,
+				     a->caption ? "--caption" : NULL};
+	const char *use = NULL;
+	int ret = K3_OK;
+
+	for (size_t i = 0; i < sizeof(given) / sizeof(given[0]); i++) {
+		if (given[i] && use) {
+			k3_error("drivers", "%s and %s are given: one at a time is possible", use,
+				 given[i]);
+			return K3_EINVAL;
+		}
+		use = given[i] ? given[i] : use;
+	}
+	if (!use) {
+		k3_error("drivers", "one of --data, --prompt and --caption is needed");
+		return K3_EINVAL;
+	}
+	for (size_t i = 0; i < sizeof(of) / sizeof(of[0]); i++)
+		if (k3_option_given(table, n, of[i].option) && !strstr(of[i].uses, use)) {
+			k3_error("drivers", "--%s: belongs to %s, and %s was given", of[i].option,
+				 of[i].uses, use);
+			ret = K3_EINVAL;
+		}
+	return ret;
+}
+
 /* K3_EINTR: help was printed. */
 static int
 parse(struct arguments *a, int argc, char **argv)
@@ -112,13 +148,16 @@ parse(struct arguments *a, int argc, char **argv)
 		"Loss of a checkpoint on a dataset, a continuation of a prompt, or captions of "
 		"images.",
 		table, sizeof(table) / sizeof(table[0]), argc, argv, &first));
-	if (first < argc || !a->load || !!a->data + !!a->prompt + !!a->caption != 1) {
-		k3_error("drivers", "%s",
-			 first < argc ? "k3_eval takes options only"
-			 : !a->load   ? "--load is missing (--help tells more)"
-				      : "one of --data, --prompt and --caption is needed");
+	if (first < argc) {
+		k3_error("drivers", "%s: k3_eval takes options only", argv[first]);
+		K3_TRY(K3_EINVAL);
+	}
+	if (!a->load) {
+		k3_error("drivers", "--load is missing (--help tells more)");
 		ret = K3_EINVAL;
 	}
+	if (check_use(a, table, sizeof(table) / sizeof(table[0])) != K3_OK)
+		ret = K3_EINVAL;
 out:
 	return ret;
 }
@@ -131,11 +170,13 @@ open_session(struct k3_session *session, struct k3_machine *machine, const struc
 					     .trace_most_tasks = (size_t)a->trace_tasks};
 	enum k3_dtype dtype;
 	bool images = false;
-	int ret;
+	int ret = k3_device_parse(&runtime.device, a->device);
 
-	K3_TRY(k3_device_parse(&runtime.device, a->device));
-	K3_TRY(k3_transport_parse(&runtime.comm, a->comm));
-	K3_TRY(k3_session_dtype(&dtype, "dtype", a->dtype));
+	if (k3_transport_parse(&runtime.comm, a->comm) != K3_OK)
+		ret = K3_EINVAL;
+	if (k3_session_dtype(&dtype, "dtype", a->dtype) != K3_OK)
+		ret = K3_EINVAL;
+	K3_TRY(ret);
 	if (a->data || a->caption)
 		K3_TRY(has_images(a->data ? a->data : a->caption, &images));
 	K3_TRY(k3_session_machine(machine, a->machine, runtime.device));

@@ -83,7 +83,7 @@ parse(int argc, char **argv, struct arguments *a)
 		 false},
 	};
 	enum k3_transport comm;
-	int first, ret;
+	int first, ret, bad = 0;
 
 	*a = (struct arguments){.device = "cpu",
 				.dtype = "fp32",
@@ -111,8 +111,14 @@ parse(int argc, char **argv, struct arguments *a)
 		k3_error("drivers", "--dot-layers %s: needs --dot FILE", a->dot_layers);
 		return EXIT_USAGE;
 	}
-	if ((a->mesh_text && k3_mesh_parse(&a->mesh, a->mesh_text) != K3_OK) ||
-	    k3_transport_parse(&comm, a->comm) != K3_OK)
+	k3_plan_options_init(&a->options);
+	bad += a->mesh_text && k3_mesh_parse(&a->mesh, a->mesh_text) != K3_OK;
+	bad += k3_transport_parse(&comm, a->comm) != K3_OK;
+	bad += k3_device_parse(&a->cut.device, a->device) != K3_OK;
+	bad += k3_session_dtype(&a->options.dtype, "dtype", a->dtype) != K3_OK;
+	bad += k3_session_dtype(&a->options.optimizer_dtype, "optimizer-dtype",
+				a->optimizer_dtype) != K3_OK;
+	if (bad)
 		return EXIT_USAGE;
 	a->mesh.forced = comm != K3_TRANSPORT_NONE;
 	return 0;
@@ -213,6 +219,11 @@ check_size(const struct arguments *a, const struct k3_config *config)
 	if (ret == K3_OK)
 		ret = k3_plan_check_tokens(model, (size_t)a->tokens, true);
 	k3_model_destroy(model);
+	/* told beside what else is wrong */
+	if (config->vision.present && a->images.n > 0) {
+		int fit = k3_images_check(&a->images, config, &a->options, (size_t)a->tokens);
+		ret = ret == K3_OK ? fit : ret;
+	}
 	return ret;
 }
 
@@ -279,17 +290,9 @@ run(struct arguments *a, const struct k3_config *config)
 	bool refused = false;
 	int ret, status = EXIT_FAILURE;
 
-	k3_plan_options_init(&a->options);
+	a->options.offers = K3_OFFER_MODEL | K3_OFFER_TYPES | K3_OFFER_TOKENS | K3_OFFER_MESH;
 	a->options.mesh = a->mesh;
 	k3_images_apply(&a->images, &a->options);
-	ret = k3_session_dtype(&a->options.dtype, "dtype", a->dtype);
-	if (ret == K3_OK)
-		ret = k3_session_dtype(&a->options.optimizer_dtype, "optimizer-dtype",
-				       a->optimizer_dtype);
-	if (ret == K3_OK)
-		ret = k3_device_parse(&a->cut.device, a->device);
-	if (ret != K3_OK)
-		return EXIT_USAGE;
 	ret = k3_session_cut(&a->options, &a->machine, &a->cut, config, (size_t)a->tokens);
 	if (ret != K3_OK)
 		return EXIT_USAGE;

@@ -45,16 +45,21 @@ parse(struct k3_verify_options *o, int argc, char **argv, int *first)
 	o->bands = (uint32_t)bands;
 	o->runtime.window = (uint32_t)window;
 	o->runtime.trace_most_tasks = (size_t)trace_tasks;
-	if (ret == K3_OK)
-		ret = k3_device_parse(&o->runtime.device, device);
-	if (ret == K3_OK)
-		ret = k3_transport_parse(&o->runtime.comm, comm);
-	if (ret == K3_OK)
-		ret = k3_session_dtype(&o->dtype, "dtype", dtype);
-	if (ret == K3_OK && *first == argc) {
+	if (ret != K3_OK)
+		return ret;
+	ret = k3_device_parse(&o->runtime.device, device);
+	if (k3_transport_parse(&o->runtime.comm, comm) != K3_OK)
+		ret = K3_EINVAL;
+	if (k3_session_dtype(&o->dtype, "dtype", dtype) != K3_OK)
+		ret = K3_EINVAL;
+	if (*first == argc) {
 		k3_error("drivers", "no file is given; --help tells more");
 		ret = K3_EINVAL;
 	}
+	if (ret == K3_OK && o->dtype == K3_BF16 && !o->forced_routing)
+		k3_warn("drivers", "bf16 with free routing: values behind a route that is taken "
+				   "otherwise are not judged (tolerance inf); --forced-routing "
+				   "judges all");
 	return ret;
 }
 

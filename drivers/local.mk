@@ -35,8 +35,11 @@ drivers_libdrivers_la_SOURCES = \
 	drivers/session.c \
 	drivers/session.h \
 	drivers/train.h \
+	drivers/train_config.c \
 	drivers/train_open.c \
 	drivers/train_options.c \
+	drivers/train_resume.c \
+	drivers/train_resume.h \
 	drivers/train_run.c \
 	drivers/train_run.h \
 	drivers/train_vision.c \

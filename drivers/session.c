@@ -291,16 +291,30 @@ k3_session_least_tile(const struct k3_k3t *file)
 	return most;
 }
 
-/* For one pass in microbatches of `tokens`, each of which can hold any of its images. */
+int
+k3_session_check_tiles(const struct k3_k3t *file, const char *path, uint64_t tile_patches)
+{
+	uint64_t least = k3_session_least_tile(file);
+
+	if (least <= tile_patches)
+		return K3_OK;
+	k3_error("drivers",
+		 "%s: its images need vision tiles of %llu patches, they have %llu: "
+		 "--vision-patches %llu would do",
+		 path, (unsigned long long)least, (unsigned long long)tile_patches,
+		 (unsigned long long)least);
+	return K3_EINVAL;
+}
+
+/* For one pass; the model takes its tokens and images. */
 static int
-open_data(struct k3_data *data, const struct k3_session *session, const char *path, size_t tokens)
+open_data(struct k3_data *data, const struct k3_session *session, const char *path)
 {
 	int ret;
 
 	K3_TRY(k3_data_open(data, path, 0, true));
 	k3_data_set_max_patches(data, session->model->options.max_patches);
 	K3_TRY(k3_session_check_file(&session->model->config, &data->file, path));
-	ret = k3_data_require_items(data, path, tokens);
 out:
 	if (ret != K3_OK)
 		k3_data_close(data);
@@ -312,20 +326,15 @@ k3_session_check_data(const struct k3_session *session, const char *data_path, s
 {
 	struct k3_data data = {0};
 	const struct k3_plan_options *o = &session->model->options;
-	uint64_t i = 0, least;
-	int ret;
+	uint64_t i = 0;
+	int ret, tiles = K3_OK;
 
-	K3_TRY(open_data(&data, session, data_path, tokens));
-	least = k3_session_least_tile(&data.file);
-	if (o->max_patches && least > o->vision_patches) {
-		k3_error("drivers",
-			 "%s: its images need vision tiles of %llu patches, they have %u "
-			 "(--vision-patches)",
-			 data_path, (unsigned long long)least, o->vision_patches);
-		K3_TRY(K3_EINVAL);
-	}
-	k3_data_set_max_patches(&data, o->max_patches);
+	K3_TRY(open_data(&data, session, data_path));
+	/* all that is too small is told at once */
+	if (o->max_patches)
+		tiles = k3_session_check_tiles(&data.file, data_path, o->vision_patches);
 	K3_TRY(k3_data_require_items(&data, data_path, tokens));
+	K3_TRY(tiles);
 	while (i < data.file.n_tokens && !k3_k3t_counts(&data.file, i))
 		i++;
 	if (i == data.file.n_tokens) {
@@ -351,7 +360,8 @@ k3_session_eval(struct k3_session *session, const char *data_path, size_t tokens
 
 	memset(result, 0, sizeof(*result));
 	K3_TRY(ret);
-	K3_TRY(open_data(&data, session, data_path, tokens));
+	K3_TRY(open_data(&data, session, data_path));
+	K3_TRY(k3_data_require_items(&data, data_path, tokens));
 	if (data.file.n_items > 0)
 		K3_TRY(k3_data_items_init(&items, tokens));
 	session->clock += PLAN_IS_OLD; /* those of training */

@@ -155,6 +155,8 @@ int k3_session_check_file(const struct k3_config *config, const struct k3_k3t *f
 /** Patches that a vision tile must hold for all images: of a merge row, and more where an image
  * would have too many tiles (k3_vision_least_patches). */
 uint64_t k3_session_least_tile(const struct k3_k3t *file);
+/** Do vision tiles of so many patches take all images? @return K3_OK, K3_EINVAL (logged) */
+int k3_session_check_tiles(const struct k3_k3t *file, const char *path, uint64_t tile_patches);
 /** Can the dataset be read, has the model all of its tokens, do its images fit in microbatches of
  * `tokens` and in the plan's tiles, and counts the loss of any token?
  * @return K3_OK, or what is refused, logged with both values */

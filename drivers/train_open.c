@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "../common/fs.h"
@@ -50,41 +51,6 @@ make_rows(struct k3i_trainer *t)
 				return K3_ENOMEM;
 	}
 	return K3_OK;
-}
-
-/* Model from preset or file, with the special ids of the data. */
-static int
-make_config(struct k3i_trainer *t)
-{
-	const struct k3_train_options *o = t->options;
-	const uint32_t none = K3_K3T_NO_ID;
-	struct k3_config *c = &t->config;
-	int ret;
-
-	K3_TRY(k3_config_load(c, o->model));
-	if (o->layers)
-		K3_TRY(k3_config_set_layers(c, o->layers));
-	if (o->vocab)
-		K3_TRY(k3_config_set_vocab(c, o->vocab));
-	if (t->data.file.ids.vocab > c->vocab) {
-		k3_error("drivers",
-			 "%s has %u tokens, the model has %u: a vocabulary of at least that many "
-			 "is needed (--vocab)",
-			 o->data, t->data.file.ids.vocab, c->vocab);
-		K3_TRY(K3_EINVAL);
-	}
-	if (t->data.file.ids.bos != none)
-		c->bos = t->data.file.ids.bos;
-	if (t->data.file.ids.eos != none)
-		c->eos = t->data.file.ids.eos;
-	if (t->data.file.ids.pad != none)
-		c->pad = t->data.file.ids.pad;
-	if (t->data.file.ids.placeholder != none)
-		c->placeholder = t->data.file.ids.placeholder;
-	K3_TRY(k3i_train_choose_vision(t));
-	K3_TRY(k3_config_check(c));
-out:
-	return ret;
 }
 
 static int
@@ -179,6 +145,19 @@ out:
 	return ret;
 }
 
+/* A folder of checkpoints holds no weights itself. */
+static void
+advise_checkpoint(const char *folder)
+{
+	struct stat info;
+	char *newest = NULL;
+
+	if (stat(folder, &info) == 0 && S_ISDIR(info.st_mode) &&
+	    k3_checkpoint_newest(&newest, folder) == K3_OK && newest)
+		k3_error("drivers", "the newest checkpoint there is: --init-from %s", newest);
+	free(newest);
+}
+
 static int
 start_values(struct k3i_trainer *t, const char *folder)
 {
@@ -189,7 +168,10 @@ start_values(struct k3i_trainer *t, const char *folder)
 	const char *weights = folder ? folder : t->options->init_from;
 	if (!weights)
 		return K3_OK;
-	K3_TRY(k3_st_open(&st, weights));
+	ret = k3_st_open(&st, weights);
+	if (ret != K3_OK && !folder)
+		advise_checkpoint(weights);
+	K3_TRY(ret);
 	K3_TRY(k3_checkpoint_load_params(t->session.store, st));
 	if (folder)
 		K3_TRY(k3_checkpoint_load_optimizer(t->session.store, folder));
@@ -236,6 +218,9 @@ plan_options(struct k3i_trainer *t, struct k3_plan_options *plan)
 	int ret;
 
 	k3_plan_options_init(plan);
+	/* a resumed run keeps all but the activations */
+	if (!o->resume)
+		plan->offers = K3_OFFER_MODEL | K3_OFFER_TYPES | K3_OFFER_TOKENS;
 	plan->vision = t->config.vision.present;
 	plan->vision_patches = t->vision_patches;
 	plan->max_patches = t->max_patches;
@@ -290,7 +275,7 @@ k3i_train_open(struct k3i_trainer *t, const char *folder)
 
 	K3_TRY(k3_transport_parse(&comm, o->comm));
 	K3_TRY(open_data(t));
-	K3_TRY(make_config(t));
+	K3_TRY(k3i_train_config(t, folder));
 	K3_TRY(check_save(o, folder));
 	K3_TRY(plan_options(t, &plan));
 	K3_TRY(make_rows(t));

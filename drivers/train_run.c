@@ -214,10 +214,13 @@ loop(struct k3i_trainer *t)
 	uint64_t submitted = begin;
 	int ret = K3_OK;
 
-	if (o->stop_after && (uint64_t)o->stop_after < last)
+	if (o->stop_after)
 		last = (uint64_t)o->stop_after;
 	if (begin >= last)
-		k3_info("drivers", "all %llu steps are done already: nothing is left to train",
+		k3_info("drivers",
+			last < (uint64_t)o->steps
+				? "step %llu is done already, and --stop-after asks for no more"
+				: "all %llu steps are done already: nothing is left to train",
 			(unsigned long long)last);
 	printf("step\tloss_nats\tgrad_norm\tlr\ttokens_per_s\tstep_ms%s\n",
 	       o->fingerprint ? "\tfingerprint" : "");

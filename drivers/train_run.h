@@ -29,6 +29,9 @@ struct k3i_trainer {
 	int failed;
 };
 
+/** Reads the model, and compares it with that of a checkpoint's folder (NULL: none).
+ * @return K3_OK, K3_EDIFFER (logged: fields and both values), or what is refused */
+int k3i_train_config(struct k3i_trainer *trainer, const char *folder);
 /** Decides by --vision and the data whether the model keeps its tower; limits of patches.
  * @return K3_OK, K3_EINVAL, K3_ELIMIT (logged with both values) */
 int k3i_train_choose_vision(struct k3i_trainer *trainer);

@@ -13,16 +13,10 @@ choose_vision_tile(struct k3i_trainer *t)
 	const struct k3_train_options *o = t->options;
 	uint64_t least = k3_session_least_tile(&t->data.file);
 
-	if (o->vision_patches && least > (uint64_t)o->vision_patches) {
-		k3_error("drivers",
-			 "--vision-patches %lld: the data's images need vision tiles of %llu",
-			 o->vision_patches, (unsigned long long)least);
-		return K3_EINVAL;
-	}
 	if (least < K3_VISION_TILE_PATCHES)
 		least = K3_VISION_TILE_PATCHES;
 	t->vision_patches = o->vision_patches ? (uint32_t)o->vision_patches : (uint32_t)least;
-	return K3_OK;
+	return k3_session_check_tiles(&t->data.file, o->data, t->vision_patches);
 }
 
 /* Of a microbatch: what was asked for, or as many as its tokens can take, but any one image. */
@@ -62,6 +56,13 @@ k3i_train_choose_vision(struct k3i_trainer *t)
 			 (unsigned long long)file->n_items);
 		K3_TRY(K3_EINVAL);
 	}
+	if (!on && (o->max_patches || o->vision_patches)) {
+		k3_error("drivers",
+			 "--%s: the model is trained without its vision tower (--vision on keeps "
+			 "it)",
+			 o->max_patches ? "max-patches" : "vision-patches");
+		K3_TRY(K3_EINVAL);
+	}
 	if (!on && v->present)
 		k3_info("drivers",
 			"no images: the vision tower is left out (--vision on keeps it)");
@@ -69,10 +70,12 @@ k3i_train_choose_vision(struct k3i_trainer *t)
 	if (!on)
 		return K3_OK;
 	K3_TRY(k3_session_check_file(&t->config, file, o->data));
-	K3_TRY(choose_vision_tile(t));
+	/* all that is too small is told at once */
+	int tiles = choose_vision_tile(t);
 	t->max_patches = most_patches(t);
 	k3_data_set_max_patches(&t->data, t->max_patches);
 	K3_TRY(k3_data_require_items(&t->data, o->data, (size_t)o->tokens));
+	K3_TRY(tiles);
 	k3_info("drivers",
 		"vision tower: %llu images in the data, a microbatch takes at most %llu patches of "
 		"them, in tiles of %u",

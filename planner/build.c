@@ -217,9 +217,11 @@ take_position(struct k3_builder *b)
 		return b->pos++;
 	if (b->status == K3_OK) {
 		k3_error("planner",
-			 "plan: more than %d tasks: longer tiles, fewer tokens or more ranks would "
-			 "help (--tile-tokens, --tokens, --mesh)",
-			 K3_MAX_POSITIONS);
+			 "plan: more than %d tasks: longer tiles or fewer tokens would help "
+			 "(--tile-tokens, --tokens)%s",
+			 K3_MAX_POSITIONS,
+			 b->model->options.offers & K3_OFFER_MESH ? ", or more ranks (--mesh)"
+								  : "");
 		b->status = K3_ELIMIT;
 	}
 	return b->pos - 1;

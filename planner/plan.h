@@ -187,6 +187,14 @@ struct k3_layout {
 /** Refuses negative ids, and ids that descend or come back after another document, with the
  * position. @return K3_OK, K3_EINVAL, K3_ESHAPE (no token, or more than 2^31-1; logged) */
 int k3_layout_check(const struct k3_layout *layout);
+/**
+ * Checks the items of a layout against model, stream and limits: grids, rows that the features go to
+ * (in order, inside the stream), and where slots are bounded, patches and vision tiles.  All that is
+ * wrong is logged, with the item's number and the option that would do.
+ * @return K3_OK, K3_ESHAPE, K3_ELIMIT (more than the options allow)
+ */
+int k3_vision_check_items(const struct k3_config *config, const struct k3_plan_options *options,
+			  const struct k3_layout *layout);
 /** 64-bit hash of a layout; equal layouts give equal plans. */
 uint64_t k3_layout_hash(const struct k3_layout *layout);
 

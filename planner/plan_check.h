@@ -48,7 +48,7 @@ int k3_plan_check_order(struct k3_plan *const *plans, size_t n);
 
 /**
  * Memory of a run against a limit per memory node.
- * @return K3_OK; K3_ELIMIT (logged: missing bytes and the option that would help)
+ * @return K3_OK; K3_ELIMIT (logged: missing bytes and what would help, of what the model's options offer)
  */
 int k3_plan_check_memory(const struct k3_memory *memory, uint64_t limit_bytes,
 			 const struct k3_model *model);

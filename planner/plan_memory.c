@@ -1,55 +1,122 @@
 /* Memory of a run against a limit.  The trap: which option helps depends on what fills the memory;
  * shorter tiles do not shrink parameters, more ranks do not shrink logits. */
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "../common/log.h"
+#include "../common/size.h"
 #include "../common/status.h"
 #include "mesh.h"
 #include "plan_check.h"
 
-static double
-gib(uint64_t bytes)
+/* "A, B or C" with what would help. */
+struct advice {
+	char part[4][160];
+	size_t n;
+};
+
+static char *
+advise(struct advice *advice)
 {
-	return (double)bytes / (1u << 30);
+	K3_ASSERT(advice->n < sizeof(advice->part) / sizeof(advice->part[0]));
+	return advice->part[advice->n++];
+}
+
+/* One line; `fixed` where there is nothing to advise. */
+static void
+tell(const struct advice *advice, const char *what, const char *fixed)
+{
+	char text[sizeof(advice->part) + 32] = "";
+
+	for (size_t i = 0; i < advice->n; i++) {
+		strcat(text, i == 0 ? "" : i + 1 < advice->n ? ", " : " or ");
+		strcat(text, advice->part[i]);
+	}
+	k3_error("planner", "memory: %s: %s%s", what, advice->n ? text : fixed,
+		 advice->n ? " would help" : "");
+}
+
+/* What lives as long as the run.  `room` is what is left of the limit beside the slots, or half of
+ * it when they alone are too much. */
+static void
+advise_persistent(const struct k3_memory *memory, const struct k3_model *model, uint64_t room)
+{
+	struct k3_plan_options o = model->options;
+	uint32_t shards = k3_mesh_group_size(&o.mesh, K3_GROUP_SHARD);
+	struct advice advice = {.n = 0};
+	struct k3_model *small;
+
+	if (o.offers & K3_OFFER_MESH)
+		snprintf(advise(&advice), sizeof(advice.part[0]), "--mesh dp_shard=%llu or more",
+			 (unsigned long long)((memory->persist_bytes * shards + room - 1) / room));
+	if ((o.offers & K3_OFFER_TYPES) && o.optimizer_dtype != K3_BF16) {
+		o.dtype = o.optimizer_dtype = K3_BF16;
+		if (k3_model_create(&small, &model->config, &o) == K3_OK) {
+			snprintf(advise(&advice), sizeof(advice.part[0]),
+				 "--dtype bf16 --optimizer-dtype bf16 (%s instead of %s)",
+				 k3_size_text((double)small->persist_bytes).at,
+				 k3_size_text((double)memory->persist_bytes).at);
+			k3_model_destroy(small);
+		}
+	}
+	if (o.offers & K3_OFFER_MODEL)
+		snprintf(advise(&advice), sizeof(advice.part[0]),
+			 "a smaller model (--layers, --vocab)");
+	tell(&advice, "parameters and optimizer state fill it",
+	     "they stay as they are, only a higher limit would help");
+}
+
+static void
+advise_slots(const struct k3_model *model)
+{
+	const struct k3_plan_options *o = &model->options;
+	struct advice advice = {.n = 0};
+	bool keeps = false;
+
+	for (uint32_t l = 0; l < model->config.layers; l++)
+		keeps = keeps || o->activations[l] == K3_KEEP;
+	if (keeps)
+		strcpy(advise(&advice), "--activations recompute");
+	if (o->offers & K3_OFFER_TOKENS) {
+		strcpy(advise(&advice),
+		       "fewer tokens per microbatch (--tokens, more --accumulate)");
+		if (o->max_patches)
+			snprintf(advise(&advice), sizeof(advice.part[0]),
+				 "fewer patches than %llu (--max-patches)",
+				 (unsigned long long)o->max_patches);
+		/* kept activations take the same room in tiles of any length */
+		if (!keeps && o->tile_tokens != 64)
+			strcpy(advise(&advice), "shorter tiles (--tile-tokens 64)");
+		else if (o->offers & K3_OFFER_MESH)
+			strcpy(advise(&advice), "more cp ranks (--mesh cp)");
+	}
+	tell(&advice, "activations fill it",
+	     "all layers recompute already, only a higher limit would help");
 }
 
 int
 k3_plan_check_memory(const struct k3_memory *memory, uint64_t limit_bytes,
 		     const struct k3_model *model)
 {
-	const struct k3_plan_options *o = &model->options;
 	uint64_t need = k3_memory_bound(memory), wide = k3_memory_wide_bytes(memory),
-		 slots = need - memory->persist_bytes - wide;
-	uint32_t shards = k3_mesh_group_size(&o->mesh, K3_GROUP_SHARD);
+		 persistent = memory->persist_bytes, slots = need - persistent - wide,
+		 half = limit_bytes / 2;
 
 	if (need <= limit_bytes)
 		return K3_OK;
 	k3_error("planner",
-		 "memory: %.3f GiB needed (persistent %.3f, slots %.3f, scratch of CPU workers "
-		 "%.3f), limit %.3f GiB: %llu bytes are missing",
-		 gib(need), gib(memory->persist_bytes), gib(slots), gib(wide), gib(limit_bytes),
-		 (unsigned long long)(need - limit_bytes));
-	if (memory->persist_bytes > limit_bytes / 2) {
-		/* what is left beside the slots, or half when they alone are too much */
-		uint64_t room = (slots < limit_bytes / 2 ? limit_bytes - slots
-							 : limit_bytes - limit_bytes / 2) *
-				o->mesh.cp;
-		k3_error("planner",
-			 "memory: parameters and optimizer state fill it: --mesh dp_shard=%llu or "
-			 "more would help",
-			 (unsigned long long)((memory->persist_bytes * shards + room - 1) / room));
+		 "memory: %s needed (persistent %s, slots %s, scratch of CPU workers %s), "
+		 "limit %s: %llu bytes are missing",
+		 k3_size_text((double)need).at, k3_size_text((double)persistent).at,
+		 k3_size_text((double)slots).at, k3_size_text((double)wide).at,
+		 k3_size_text((double)limit_bytes).at, (unsigned long long)(need - limit_bytes));
+	if (persistent > half || persistent >= slots) {
+		uint64_t room = slots < half ? limit_bytes - slots : limit_bytes - half;
+		advise_persistent(memory, model, room * model->options.mesh.cp + !room);
 	}
-	if (slots > limit_bytes / 2) {
-		bool keeps = false;
-		for (uint32_t l = 0; l < model->config.layers; l++)
-			keeps = keeps || o->activations[l] == K3_KEEP;
-		k3_error("planner",
-			 "memory: activations fill it: %sfewer tokens per microbatch would help "
-			 "(--tokens, more --accumulate), or %s",
-			 keeps ? "--activations recompute, " : "",
-			 o->tile_tokens != 64 ? "shorter tiles (--tile-tokens 64)"
-					      : "more cp ranks (--mesh cp)");
-	}
+	if (slots > half || slots > persistent)
+		advise_slots(model);
 	return K3_ELIMIT;
 }
 

@@ -28,6 +28,7 @@ static int
 choose_vision(struct k3_plan_options *o, const struct k3_config *c)
 {
 	uint32_t merge = c->vision.merge_h * c->vision.merge_w;
+	int ret = K3_OK;
 
 	if (!o->vision_patches)
 		o->vision_patches = K3_VISION_TILE_PATCHES;
@@ -37,26 +38,30 @@ choose_vision(struct k3_plan_options *o, const struct k3_config *c)
 		k3_error("planner", "%s: has no vision tower", c->name);
 		return K3_EINVAL;
 	}
-	if (o->vision_patches < merge || (o->max_patches && o->max_patches < merge)) {
+	if (o->vision_patches < merge || o->vision_patches > K3_VISION_MOST_PATCHES) {
 		k3_error("planner",
-			 "vision tiles of %u patches, %llu in a microbatch: a merged token has %u",
-			 o->vision_patches, (unsigned long long)o->max_patches, merge);
-		return K3_EINVAL;
+			 "vision tiles of %u patches: allowed are %u, those of a merged token, to "
+			 "%d "
+			 "(--vision-patches)",
+			 o->vision_patches, merge, K3_VISION_MOST_PATCHES);
+		ret = K3_EINVAL;
 	}
-	if (o->vision_patches > K3_VISION_MOST_PATCHES || o->max_patches > K3_VISION_MOST_PATCHES) {
-		k3_error("planner",
-			 "vision tiles of %u patches, %llu in a microbatch: allowed are %d",
-			 o->vision_patches, (unsigned long long)o->max_patches,
-			 K3_VISION_MOST_PATCHES);
-		return K3_EINVAL;
+	if (o->max_patches && (o->max_patches < merge || o->max_patches > K3_VISION_MOST_PATCHES)) {
+		k3_error(
+			"planner",
+			"%llu patches in a microbatch: allowed are %u, those of a merged token, to "
+			"%d (--max-patches)",
+			(unsigned long long)o->max_patches, merge, K3_VISION_MOST_PATCHES);
+		ret = K3_EINVAL;
 	}
 	if (o->max_patches && o->vision_bands) {
 		k3_error("planner",
-			 "%u bands of each image: the slots of %llu patches are not bounded then",
+			 "%u bands of each image: the slots of %llu patches are not bounded then "
+			 "(--bands or --max-patches, not both)",
 			 o->vision_bands, (unsigned long long)o->max_patches);
-		return K3_EINVAL;
+		ret = K3_EINVAL;
 	}
-	return K3_OK;
+	return ret;
 }
 
 static int
@@ -85,13 +90,10 @@ k3i_options_choose(struct k3_plan_options *o, const struct k3_config *c)
 			 o->tile_tokens);
 		return K3_EINVAL;
 	}
-	if (o->kda_groups > c->kda_heads || o->mla_groups > c->heads) {
-		k3_error("planner",
-			 "head groups %u (KDA, of %u heads) and %u (MLA, of %u heads): more groups "
-			 "than heads",
-			 o->kda_groups, c->kda_heads, o->mla_groups, c->heads);
+	if (check_groups("KDA heads", o->kda_groups, c->kda_heads, "--kda-groups") +
+	    check_groups("MLA heads", o->mla_groups, c->heads, "--mla-groups") +
+	    check_groups("experts", o->expert_groups, c->experts, "--expert-groups"))
 		return K3_EINVAL;
-	}
 	if (o->dtype != K3_F32 && o->dtype != K3_BF16) {
 		k3_error("planner", "type %d of activations: must be %s or %s", (int)o->dtype,
 			 k3_dtype_name(K3_F32), k3_dtype_name(K3_BF16));

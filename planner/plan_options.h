@@ -27,7 +27,16 @@ struct k3_mesh {
 	bool forced;
 };
 
+/* Options of a program that a refusal may advise, beside --activations. */
+enum k3_offer {
+	K3_OFFER_MODEL = 1,  /* --layers, --vocab */
+	K3_OFFER_TYPES = 2,  /* --dtype, --optimizer-dtype */
+	K3_OFFER_TOKENS = 4, /* --tokens, --accumulate, --tile-tokens, --max-patches */
+	K3_OFFER_MESH = 8    /* --mesh */
+};
+
 struct k3_plan_options {
+	unsigned offers;      /* enum k3_offer; 0: the user can change nothing */
 	uint32_t tile_tokens; /* multiple of 64; 0: one tile per rank */
 	/* head groups; 0: chosen (two when there are two heads or more) */
 	uint32_t kda_groups, mla_groups;

@@ -4,56 +4,37 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../common/size.h"
 #include "../common/status.h"
 #include "activations.h"
 #include "mesh.h"
 #include "plan_print.h"
 
-/* A number as text; the struct keeps it alive within an expression. */
-struct text {
-	char at[24];
-};
-
-static struct text
-scaled(double x, double step, const char *const *unit, size_t n_units)
-{
-	struct text t;
-	size_t i = 0;
-
-	while (i + 1 < n_units && x >= 999.5) {
-		x /= step;
-		i++;
-	}
-	snprintf(t.at, sizeof(t.at), "%.3g %s", x, unit[i]);
-	return t;
-}
-
-static struct text
+static struct k3_size_text
 flop(double x)
 {
 	static const char *const unit[] = {"",	    "kflop", "Mflop", "Gflop",
 					   "Tflop", "Pflop", "Eflop"};
-	struct text t = {"0"};
+	struct k3_size_text t = {"0"};
 
-	return x > 0 ? scaled(x / 1e3, 1e3, unit + 1, 6) : t;
+	return x > 0 ? k3_scaled_text(x / 1e3, 1e3, unit + 1, 6) : t;
 }
 
-static struct text
+static struct k3_size_text
 size(double x)
 {
-	static const char *const unit[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
-	struct text t = {"0"};
+	struct k3_size_text t = {"0"};
 
-	return x > 0 ? scaled(x, 1024, unit, 6) : t;
+	return x > 0 ? k3_size_text(x) : t;
 }
 
-static struct text
+static struct k3_size_text
 span(double us)
 {
 	static const char *const unit[] = {"us", "ms", "s", "ks", "Ms"};
-	struct text t = {"0"};
+	struct k3_size_text t = {"0"};
 
-	return us > 0 ? scaled(us, 1e3, unit, 5) : t;
+	return us > 0 ? k3_scaled_text(us, 1e3, unit, 5) : t;
 }
 
 static void

@@ -65,9 +65,10 @@ k3_plan_check_tokens(const struct k3_model *model, size_t n_tokens, bool backwar
 	if (least > K3_MAX_POSITIONS) {
 		k3_error("planner",
 			 "%zu tokens in tiles of %u on %u cp ranks: %.0f tasks or more, a plan has "
-			 "%d at most: longer tiles, fewer tokens or more cp ranks would help "
-			 "(--tile-tokens, --tokens, --mesh cp)",
-			 n_tokens, o->tile_tokens, o->mesh.cp, least, K3_MAX_POSITIONS);
+			 "%d at most: longer tiles or fewer tokens would help (--tile-tokens, "
+			 "--tokens)%s",
+			 n_tokens, o->tile_tokens, o->mesh.cp, least, K3_MAX_POSITIONS,
+			 o->offers & K3_OFFER_MESH ? ", or more cp ranks (--mesh cp)" : "");
 		return K3_ELIMIT;
 	}
 	return K3_OK;

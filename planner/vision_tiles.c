@@ -260,9 +260,11 @@ k3i_vision_cut(struct k3i_vtiles *v, struct k3_builder *b, const struct k3_layou
 	memset(v, 0, sizeof(*v));
 	v->nominal_n = o->vision_patches;
 	v->nominal_m = v->nominal_parts = v->nominal_n / (c->vision.merge_h * c->vision.merge_w);
-	K3_TRY(k3i_vision_check_items(&v->n_merged, b, layout));
-	for (size_t i = 0; i < layout->n_items; i++)
+	K3_TRY(k3_vision_check_items(c, o, layout));
+	for (size_t i = 0; i < layout->n_items; i++) {
 		most += bands_of(o, c, &layout->grid[i]);
+		v->n_merged += k3i_vision_merged(c, &layout->grid[i]);
+	}
 	int32_t *parts = cut.part = k3i_arena_alloc(arena, most * K3_VP_LEN * sizeof(*parts));
 	cut.tile = k3i_arena_alloc(arena, most * sizeof(*cut.tile));
 	v->rank = k3i_arena_alloc(arena, o->mesh.cp * sizeof(*v->rank));

@@ -52,11 +52,6 @@ struct k3i_vtiles {
  */
 int k3i_vision_cut(struct k3i_vtiles *v, struct k3_builder *b, const struct k3_layout *layout);
 
-/** Grids, and rows of the stream that the features go to: in order, inside the stream.  Adds their
- * merged tokens. @return as k3i_vision_cut */
-int k3i_vision_check_items(size_t *n_merged, const struct k3_builder *b,
-			   const struct k3_layout *layout);
-
 static inline size_t
 k3i_vision_merged(const struct k3_config *c, const struct k3_grid *grid)
 {

@@ -9,7 +9,8 @@
  * - COMPLETE: marker, written last.
  *
  * A folder is written under a temporary name, made durable and renamed; it counts only once the
- * marker is there.
+ * marker is there.  A marked one whose files are not whole is refused, not passed over: to go on from
+ * an earlier step undoes work, so the user says so.
  */
 #ifndef K3_TASKS_CHECKPOINT_H
 #define K3_TASKS_CHECKPOINT_H
@@ -39,6 +40,20 @@ int k3_checkpoint_save(struct k3_store *store, const char *dir, uint64_t step, c
 int k3_checkpoint_find(char **found, const char *path);
 /** The newest complete step-... in a folder; *found stays NULL when there is none. */
 int k3_checkpoint_newest(char **found, const char *path);
+
+/**
+ * Is all there that the headers of its files promise?  Reads no weights.
+ * @param weights_alone  optimizer and run.json are not looked at
+ * @return K3_OK; K3_EFORMAT, K3_EIO (logged: the file and what is wrong with it), K3_ENOMEM
+ */
+int k3_checkpoint_check(const char *folder, bool weights_alone);
+/** The same for a program's user: of a step-... that is not whole, the newest one before it in the
+ * same folder that is whole is told as well.
+ * @param option  of the program that takes it, "--resume" */
+int k3_checkpoint_check_or_advise(const char *folder, bool weights_alone, const char *option);
+
+/** Its optimizer.safetensors, or the shards of the index. @return as k3_st_open */
+int k3_checkpoint_open_optimizer(struct k3_st **st, const char *folder);
 
 /**
  * Reads weights and router biases into the store. Every element of every parameter is read exactly

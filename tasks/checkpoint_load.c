@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "../common/log.h"
 #include "../common/status.h"
@@ -243,14 +242,10 @@ int
 k3_checkpoint_load_optimizer(struct k3_store *store, const char *path)
 {
 	const struct k3_params *ps = &k3_store_model(store)->params;
-	char file[4200];
 	struct k3_st *st = NULL;
 	int ret;
 
-	snprintf(file, sizeof(file), "%s/optimizer.safetensors.index.json", path);
-	if (access(file, F_OK) != 0)
-		snprintf(file, sizeof(file), "%s/optimizer.safetensors", path);
-	K3_TRY(k3_st_open(&st, file));
+	K3_TRY(k3_checkpoint_open_optimizer(&st, path));
 	K3_TRY(check_keys(ps, st, "", false));
 	K3_TRY(check_keys(ps, st, ".exp_avg", false));
 	K3_TRY(check_keys(ps, st, ".exp_avg_sq", false));

@@ -1,14 +1,10 @@
 /* Writing checkpoints.  The trap: a parameter is cut in row blocks and an expert's tensor is a part
  * of a stack, so a tensor is put together from the blocks it overlaps; one block is in memory at a
  * time. */
-#include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "../common/fs.h"
 #include "../common/log.h"
@@ -224,63 +220,5 @@ k3_checkpoint_save(struct k3_store *store, const char *dir, uint64_t step, const
 	K3_TRY(write_text(final, K3_CHECKPOINT_MARKER, "complete\n"));
 out:
 	free(config);
-	return ret;
-}
-
-static bool
-is_complete(const char *path)
-{
-	char marker[4300];
-	struct stat st;
-
-	snprintf(marker, sizeof(marker), "%s/%s", path, K3_CHECKPOINT_MARKER);
-	return stat(marker, &st) == 0 && S_ISREG(st.st_mode);
-}
-
-int
-k3_checkpoint_newest(char **found, const char *path)
-{
-	unsigned long long best = 0, step;
-	char name[4200], end;
-	DIR *d = opendir(path);
-
-	*found = NULL;
-	if (!d) {
-		k3_error("tasks", "no checkpoint at %s: %s", path, strerror(errno));
-		return K3_ENOENT;
-	}
-	for (struct dirent *e = readdir(d); e; e = readdir(d)) {
-		if (sscanf(e->d_name, "step-%llu%c", &step, &end) != 1)
-			continue;
-		snprintf(name, sizeof(name), "%s/%s", path, e->d_name);
-		if (is_complete(name) && (!*found || step > best)) {
-			best = step;
-			free(*found);
-			*found = strdup(name);
-		}
-	}
-	closedir(d);
-	return K3_OK;
-}
-
-int
-k3_checkpoint_find(char **found, const char *path)
-{
-	int ret = K3_OK;
-
-	*found = NULL;
-	if (is_complete(path)) {
-		*found = strdup(path);
-		return *found ? K3_OK : K3_ENOMEM;
-	}
-	K3_TRY(k3_checkpoint_newest(found, path));
-	if (!*found) {
-		k3_error("tasks",
-			 "no complete checkpoint at %s: neither it nor a folder step-... below it "
-			 "holds the file %s",
-			 path, K3_CHECKPOINT_MARKER);
-		ret = K3_ENOENT;
-	}
-out:
 	return ret;
 }

@@ -223,10 +223,11 @@ check_places(void)
 
 /* More workers than StarPU has room for, or than anything is done by. */
 static int
-check_workers(void)
+check_workers(uint32_t asked)
 {
 	const char *name = getenv("STARPU_NCPU") ? "STARPU_NCPU" : "STARPU_NCPUS";
 	const char *text = getenv(name);
+	char whose[96];
 	long cores, most;
 
 	if (!text || is_integer(text, 0, 1))
@@ -234,18 +235,23 @@ check_workers(void)
 	cores = (long)k3_runtime_cores();
 	most = cores * WORKERS_OF_A_CORE < STARPU_MAXCPUS ? cores * WORKERS_OF_A_CORE
 							  : STARPU_MAXCPUS;
+	/* blame is for what the user wrote */
+	if (asked)
+		snprintf(whose, sizeof(whose), "--workers %u", asked);
+	else
+		snprintf(whose, sizeof(whose), "%s=%.60s (environment)", name, text);
 	if (!is_integer(text, 0, most)) {
 		k3_error("tasks",
-			 "%s=%s (environment): at most %ld CPU workers are possible here: %d a "
+			 "%s: at most %ld CPU workers are possible here: %d a "
 			 "core with %ld cores, and this StarPU has room for %d",
-			 name, text, most, WORKERS_OF_A_CORE, cores, STARPU_MAXCPUS);
+			 whose, most, WORKERS_OF_A_CORE, cores, STARPU_MAXCPUS);
 		return K3_EINVAL;
 	}
 	if (!is_integer(text, 0, cores))
 		k3_warn("tasks",
-			"%s=%s (environment): this process may use %ld cores; workers that share "
-			"one are in each other's way",
-			name, text, cores);
+			"%s: this process may use %ld cores; workers that share one are in each "
+			"other's way",
+			whose, cores);
 	return K3_OK;
 }
 
@@ -279,10 +285,15 @@ check_home(void)
 }
 
 int
-k3i_environment_check(void)
+k3i_environment_check(uint32_t workers)
 {
 	int (*const checks[])(void) = {check_limits, check_places, k3i_scheduler_check};
+	char text[16];
 	int ret = K3_OK;
+
+	snprintf(text, sizeof(text), "%u", workers);
+	if (workers)
+		setenv("STARPU_NCPU", text, 1);
 
 	for (size_t i = 0; i < sizeof(ranges) / sizeof(ranges[0]); i++)
 		if (check_integer(ranges[i].name, getenv(ranges[i].name), ranges[i].least,
@@ -294,6 +305,6 @@ k3i_environment_check(void)
 		if (checks[i]() != K3_OK)
 			ret = K3_EINVAL;
 	if (ret == K3_OK)
-		ret = check_workers();
+		ret = check_workers(workers);
 	return ret == K3_OK ? check_home() : ret;
 }

@@ -1,5 +1,6 @@
 # From plan to StarPU.
 libk3_la_SOURCES += \
+	tasks/checkpoint_find.c \
 	tasks/checkpoint_load.c \
 	tasks/checkpoint_save.c \
 	tasks/codelets.c \

@@ -187,7 +187,7 @@ k3_runtime_create(struct k3_runtime **runtime, const struct k3_runtime_options *
 		return K3_ENOMEM;
 	ret = check_version(r);
 	if (ret == K3_OK)
-		ret = k3i_environment_check();
+		ret = k3i_environment_check(options->workers);
 	if (ret == K3_OK)
 		ret = k3i_device_choose(options->device);
 	if (ret == K3_OK)

@@ -16,6 +16,7 @@ struct k3_runtime_options {
 	uint32_t window;	    /* most tasks in flight; 0: unlimited */
 	const char *trace_dir;	    /* where a trace goes (trace.h); NULL: none */
 	size_t trace_most_tasks;    /* records that it keeps; 0: K3_TRACE_MOST_TASKS */
+	uint32_t workers;	    /* CPU workers; 0: as the environment says */
 	enum k3_device device;	    /* where tasks run */
 	enum k3_transport comm;	    /* what carries communication tasks */
 	const struct k3_mesh *mesh; /* whose communicators it needs; NULL without a transport */

@@ -71,6 +71,7 @@ check_PROGRAMS += \
 	tests/test_run_load \
 	tests/test_run_recall \
 	tests/test_run_refused \
+	tests/test_run_resume \
 	tests/test_run_sched \
 	tests/test_run_shards \
 	tests/test_run_spine \

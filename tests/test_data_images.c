@@ -278,13 +278,34 @@ TEST(damaged_images_name_their_line)
 				 image_data_path(names[i]));
 		scratch_write("list.jsonl", line, (size_t)n);
 		cr_assert_eq(tool_run((const char *const[]){"images", scratch_path("list.jsonl"),
-							    "-o", scratch_path("x.k3t"), NULL}),
+							    "-o", scratch_path("x.k3t"),
+							    "--holdout", "0", NULL}),
 			     2);
 		const char *log = scratch_log();
 		cr_assert(strstr(log, names[i]) && strstr(log, "list.jsonl:2: that was image 1"),
 			  "%s", log);
 		cr_assert_eq(scratch_files(), N_PICTURES + 1);
 	}
+}
+
+/* A long list is not mended line by line, each after minutes of reading images. */
+TEST(all_faults_of_a_list_are_told_before_an_image_is_read)
+{
+	static const char list[] = GOOD "{\"text\": \"<image>\", \"images\": [\"no1.png\"]}\n"
+					"{\"text\": \"<image>\", \"images\": []}\n"
+					"{\"text\": \"<image>\", \"images\": [\"no2.png\"]}\n" GOOD;
+	static const char *const told[] = {"list.jsonl:2: image 1, ", "no1.png: No such file",
+					   "list.jsonl:3: the text of sample 3 has 1 times",
+					   "list.jsonl:4: image 1, ", "no2.png: No such file"};
+
+	scratch_write("list.jsonl", list, sizeof(list) - 1);
+	cr_assert_eq(tool_run((const char *const[]){"images", scratch_path("list.jsonl"), "-o",
+						    scratch_path("x.k3t"), "--holdout", "0", NULL}),
+		     2);
+	const char *log = scratch_log();
+	for (size_t i = 0; i < sizeof(told) / sizeof(told[0]); i++)
+		cr_expect(strstr(log, told[i]), "no \"%s\": %s", told[i], log);
+	cr_assert_eq(scratch_files(), N_PICTURES + 1);
 }
 
 TEST(wrong_usage_is_refused)
@@ -297,17 +318,19 @@ TEST(wrong_usage_is_refused)
 		{{"images", list, list, "-o", out}, "takes one list"},
 		{{"images", list}, "-o X.k3t is missing"},
 		{{"images", list, "-o", "x.bin"}, "x.bin: the name must end in .k3t"},
-		{{"images", list, "-o", out, "--vocab", "259"}, "vocabulary 259"},
+		{{"images", list, "-o", out, "--vocab", "259"}, "--vocab 259: must be"},
 		{{"images", list, "-o", out, "--limit-patches", "0"}, "--limit-patches 0"},
 		{{"images", list, "-o", out, "--side-patches", "513"}, "--side-patches 513"},
 		{{"images", list, "-o", out, "--holdout", "1"}, "--holdout 1"},
-		{{"images", list, "-o", out}, "of 1 samples none is held out with holdout 0.1"},
+		{{"images", list, "-o", out},
+		 "of 1 samples none is held out with --holdout 0.1, allowed: 0\n"},
 		{{"images", scratch_path("no.jsonl"), "-o", out}, "No such file"},
 		{{"images", scratch_path("empty"), "-o", out}, "no sample"},
 		{{"images", scratch_path(""), "-o", out}, "not a regular file"},
 		{{"images", "/dev/zero", "-o", out}, "/dev/zero: not a regular file"},
 		{{"images", scratch_path("fifo"), "-o", out}, "fifo: not a regular file"},
-		{{"images", list, "-o", scratch_path("no/x.k3t")}, "No such file"},
+		{{"images", list, "-o", scratch_path("no/x.k3t"), "--holdout", "0"},
+		 "No such file"},
 		{{"images", list, "-o", scratch_path("folder.k3t"), "--holdout", "0"},
 		 "folder.k3t: exists and is no regular file"},
 	};

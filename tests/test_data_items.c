@@ -353,8 +353,10 @@ TEST(an_item_that_fits_in_no_microbatch_is_named_with_both_counts)
 	struct k3_data d = stream_open_in_file_order(true);
 	cr_assert_eq(k3_data_require_items(&d, "x.k3t", 4), K3_OK);
 	cr_assert_eq(k3_data_require_items(&d, "x.k3t", 3), K3_ELIMIT);
-	cr_assert_not_null(strstr(scratch_log(), "x.k3t: item 1 of document 1 of the file (both "
-						 "from 0) has 4 tokens, a microbatch holds 3"));
+	cr_assert_not_null(strstr(scratch_log(),
+				  "x.k3t: item 1 of document 1 of the file (both "
+				  "from 0) has 4 tokens, a microbatch holds 3: items "
+				  "are not cut; --tokens 4 would do"));
 	cr_assert_eq(batch_read(&d, 3, &got), K3_OK);
 	cr_assert_eq(batch_read(&d, 3, &got), K3_OK);
 	cr_assert_eq(batch_read(&d, 3, &got), K3_OK);
@@ -366,7 +368,13 @@ TEST(an_item_that_fits_in_no_microbatch_is_named_with_both_counts)
 	cr_assert(d.pos.doc == pos.doc && d.pos.offset == pos.offset, "the position has moved");
 	k3_data_set_max_patches(&d, 15);
 	cr_assert_eq(k3_data_require_items(&d, "x.k3t", 4), K3_ELIMIT);
-	cr_assert_not_null(strstr(scratch_log(), "has 16 patches, a microbatch holds 15"));
+	cr_assert_not_null(strstr(scratch_log(), "has 16 patches, a microbatch holds 15: items are "
+						 "not cut; --max-patches 16 would do"));
+	/* both at once, for the largest of the file */
+	cr_assert_eq(k3_data_require_items(&d, "x.k3t", 1), K3_ELIMIT);
+	const char *log = scratch_log();
+	cr_assert(strstr(log, "--tokens 4 would do") && strstr(log, "--max-patches 16 would do"),
+		  "%s", log);
 	cr_assert_eq(batch_read(&d, 4, &got), K3_ELIMIT);
 	k3_data_set_max_patches(&d, 16);
 	cr_assert_eq(k3_data_require_items(&d, "x.k3t", 4), K3_OK);

@@ -125,8 +125,9 @@ TEST(wrong_usage_gives_status_2_a_message_and_no_file)
 		{{"recall", "--documents", "0", "-o", out}, "--documents 0"},
 		{{"recall", "--documents", "1", "-o", out, text}, "takes options only"},
 		{{"recall", "--documents", "1", "-o", out, "--key-bytes", "1", "--pairs", "27"},
-		 "pairs 27, allowed are 1 to 26"},
-		{{"recall", "--documents", "1", "-o", out, "--vocab", "259"}, "vocabulary 259"},
+		 "pairs 27, allowed are 1 to 26 (--pairs, --key-bytes)"},
+		{{"recall", "--documents", "1", "-o", out, "--vocab", "259"},
+		 "--vocab 259: must be"},
 		{{"recall", "--documents", "1", "-o", out, "--seed", "-1"}, "--seed -1"},
 	};
 

@@ -101,13 +101,17 @@ TEST(options_outside_their_domain_are_refused_with_the_value)
 	expect_refused(&o, "tile_tokens 100");
 	k3_plan_options_init(&o);
 	o.kda_groups = 3;
-	expect_refused(&o, "head groups 3 (KDA, of 2 heads)");
+	expect_refused(&o, "3 groups of KDA heads: there are 2 (--kda-groups)");
 	k3_plan_options_init(&o);
 	o.mla_groups = 4;
-	expect_refused(&o, "4 (MLA, of 2 heads)");
+	expect_refused(&o, "4 groups of MLA heads: there are 2 (--mla-groups)");
 	k3_plan_options_init(&o);
 	o.expert_groups = 7;
-	expect_refused(&o, "7");
+	expect_refused(&o, "7 groups of experts: there are 6 (--expert-groups)");
+	/* all at once */
+	o.mla_groups = 4;
+	expect_refused(&o, "--mla-groups");
+	expect_refused(&o, "--expert-groups");
 	k3_plan_options_init(&o);
 	o.mesh = (struct k3_mesh){2, 3, 1, 6, false};
 	expect_refused(&o, "rank 6: the mesh has 6 ranks");

@@ -164,6 +164,19 @@ Test(options, unknown_options_are_refused_with_their_word)
 	expect_refused(WORDS("--=3"), WORDS("--=3"));
 }
 
+/* Who has three words to mend learns of three. */
+Test(options, all_faults_are_told)
+{
+	struct values v;
+
+	cr_expect_eq(PARSE(&v, "--steps", "0", "--nope", "--rate", "x", "--help"), K3_EINVAL);
+	const char *log = scratch_log();
+	cr_expect(strstr(log, "--steps 0: must be") && strstr(log, "unknown option --nope") &&
+			  strstr(log, "--rate x: must be"),
+		  "%s", log);
+	cr_expect(!strstr(log, "--help: "), "%s", log);
+}
+
 Test(options, an_option_given_twice_is_refused)
 {
 	expect_refused(WORDS("--steps", "3", "--steps=3"), WORDS("--steps", "twice"));

@@ -265,6 +265,16 @@ Test(plan_check, a_shard_that_is_used_as_the_whole_is_named, .timeout = 60)
 	k3_model_destroy(model);
 }
 
+/* What a refusal of a limit says to a program with such options; malloc'ed. */
+static char *
+refusal(const struct k3_memory *memory, uint64_t limit, struct k3_model *model, unsigned offers)
+{
+	model->options.offers = offers;
+	capture_begin();
+	cr_expect_eq(k3_plan_check_memory(memory, limit, model), K3_ELIMIT);
+	return capture_end();
+}
+
 Test(plan_check, memory_over_the_limit_says_how_much_and_what_helps, .timeout = 60)
 {
 	struct k3_model *model = case_model("cp=1", 0, NULL);
@@ -273,19 +283,49 @@ Test(plan_check, memory_over_the_limit_says_how_much_and_what_helps, .timeout = 
 
 	k3_memory_init(&memory, model);
 	uint64_t persistent = k3_memory_bound(&memory);
-	capture_begin();
-	cr_expect_eq(k3_plan_check_memory(&memory, persistent - 7, model), K3_ELIMIT);
-	expect_message(capture_end(), "7 bytes are missing");
-	capture_begin();
-	k3_plan_check_memory(&memory, persistent / 2, model);
-	expect_message(capture_end(), "--mesh dp_shard=2 or more");
+	expect_message(refusal(&memory, persistent - 7, model, 0), "7 bytes are missing");
+	expect_message(refusal(&memory, persistent / 2, model, K3_OFFER_MESH),
+		       "--mesh dp_shard=2 or more");
 	cr_assert_eq(k3_memory_add(&memory, plan), K3_OK);
 	uint64_t bound = k3_memory_bound(&memory);
 	cr_expect_eq(bound, persistent + plan->slot_bytes);
 	cr_expect_eq(k3_plan_check_memory(&memory, bound, model), K3_OK);
-	capture_begin();
-	cr_expect_eq(k3_plan_check_memory(&memory, bound - 1, model), K3_ELIMIT);
-	expect_message(capture_end(), "--tile-tokens 64");
+	expect_message(refusal(&memory, bound - 1, model, 0), "--activations recompute would help");
+	memset(model->options.activations, K3_RECOMPUTE, sizeof(model->options.activations));
+	expect_message(refusal(&memory, bound - 1, model, K3_OFFER_TOKENS), "--tile-tokens 64");
+	expect_message(refusal(&memory, bound - 1, model, 0), "only a higher limit would help");
+	k3_memory_fini(&memory);
+	k3_plan_destroy(plan);
+	k3_model_destroy(model);
+}
+
+/* A program that has no such option must not be told of it. */
+Test(plan_check, memory_advice_names_what_the_program_has, .timeout = 60)
+{
+	static const struct {
+		unsigned offer;
+		const char *option;
+	} options[] = {{K3_OFFER_MESH, "--mesh"},
+		       {K3_OFFER_TYPES, "--optimizer-dtype bf16"},
+		       {K3_OFFER_MODEL, "--layers"},
+		       {K3_OFFER_TOKENS, "--tokens"}};
+	enum { N = sizeof(options) / sizeof(options[0]) };
+	struct k3_model *model = case_model("cp=1", 0, NULL);
+	struct k3_plan *plan = case_plan(model, "640", true);
+	struct k3_memory memory;
+
+	k3_memory_init(&memory, model);
+	cr_assert_eq(k3_memory_add(&memory, plan), K3_OK);
+	for (unsigned offers = 0; offers < 1 << N; offers++) {
+		char *log = refusal(&memory, 3000, model, offers);
+		for (size_t i = 0; i < N; i++)
+			cr_expect_eq(!!strstr(log, options[i].option),
+				     !!(offers & options[i].offer), "offers %u, %s: %s", offers,
+				     options[i].option, log);
+		/* a small limit is not rounded to nothing */
+		cr_expect(strstr(log, "limit 2.93 KiB"), "%s", log);
+		free(log);
+	}
 	k3_memory_fini(&memory);
 	k3_plan_destroy(plan);
 	k3_model_destroy(model);

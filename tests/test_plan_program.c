@@ -359,8 +359,19 @@ TEST(images_that_are_none_are_refused)
 	expect_status("--model small --images 0x4x4", 2, "--images");
 	expect_status("--model small --images -1x4x4", 2, "--images");
 	expect_status("--model small --images 1x4x99999999999999999999", 2, "--images");
-	expect_status("--model small --images 1x4x5", 2, "image 0");
-	expect_status("--model small --images 2x4x4", 2, "2 frames");
+	expect_status("--model small --images 1x4x5", 2, "\"1x4x5\"");
+	expect_status("--model small --images 2x4x4", 2, "frames T from 1 to 1");
+	/* every word is judged by every rule */
+	expect_status("--model small --images 1x4x5,1x4x4,x", 2, "\"1x4x5\"");
+	expect_status("--model small --images 1x4x5,1x4x4,x", 2, "\"x\"");
+	expect_status("--model small --images 1x514x4", 2,
+		      "patches H and W up to 512 that are multiples of 2 and 2");
+	expect_status("--model small --images 1x16x16 --tokens 63 --max-patches 100", 2,
+		      "--max-patches 256 would do");
+	expect_status("--model small --images 1x16x16 --vision-patches 1 --max-patches 1", 2,
+		      "(--vision-patches)");
+	expect_status("--model small --images 1x16x16 --vision-patches 1 --max-patches 1", 2,
+		      "--max-patches 256 would do");
 	expect_status("--model tiny --images 1x4x4", 2, "no vision tower");
 	expect_status("--model small --bands 2", 2, "need --images");
 	expect_status("--model small --images 1x16x16 --tokens 63", 2,

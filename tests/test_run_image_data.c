@@ -53,7 +53,8 @@ TEST(what_does_not_fit_is_refused_with_both_values)
 		      "holds 24: items are not cut");
 	snprintf(args, sizeof(args), "--model %s --vision-patches 16 --data %s",
 		 scratch_path("config.json"), scratch_path("mixed.k3t"));
-	expect_refused(args, "--vision-patches 16: the data's images need vision tiles of 24");
+	expect_refused(args, "its images need vision tiles of 24 patches, they have 16: "
+			     "--vision-patches 24 would do");
 	snprintf(args, sizeof(args), "--model %s --tokens 8 --data %s", scratch_path("config.json"),
 		 scratch_path("mixed.k3t"));
 	expect_refused(args,
@@ -186,7 +187,7 @@ TEST(a_video_raises_limits_that_were_not_asked_for)
 	expect_refused(args, "has 272 patches, a microbatch holds 271");
 	snprintf(args, sizeof(args), "--model %s --data %s --tokens 24 --vision-patches 271",
 		 scratch_path("config.json"), scratch_path("video.k3t"));
-	expect_refused(args, "the data's images need vision tiles of 272");
+	expect_refused(args, "--vision-patches 272 would do");
 }
 
 /* A file with one image between text, its ids but for the placeholder's those of the model. */
@@ -234,7 +235,7 @@ TEST(held_out_images_that_the_run_cannot_take_are_refused_before_the_first_step)
 	/* as training data */
 	snprintf(args, sizeof(args), TRAIN "%s", scratch_path("config.json"),
 		 scratch_path("bad.k3t"), bad[4].more);
-	expect_refused(args, "--vision-patches 4: the data's images need vision tiles of 8");
+	expect_refused(args, "they have 4: --vision-patches 8 would do");
 }
 
 TEST(frames_that_the_model_does_not_know_are_refused_before_the_first_step)

@@ -1,7 +1,10 @@
 /* A run is resumed from a checkpoint whose files are cut in shards, as those of large models are. */
 #include <criterion/criterion.h>
+#include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "../common/safetensors.h"
@@ -57,7 +60,9 @@ resumed(void)
 	return prints;
 }
 
-TEST(a_run_goes_on_from_shards_with_the_same_bits)
+/* Two steps of four, and their checkpoint. */
+static void
+make_run(void)
 {
 	program_dataset();
 	struct program_result r = program_run(
@@ -68,6 +73,11 @@ TEST(a_run_goes_on_from_shards_with_the_same_bits)
 	cr_assert_eq(r.status, 0, "status %d: %s", r.status, scratch_log());
 	program_free(&r);
 	snprintf(folder, sizeof(folder), "%s/step-000002", scratch_path("ck"));
+}
+
+TEST(a_run_goes_on_from_shards_with_the_same_bits)
+{
+	make_run();
 	char *whole = resumed();
 	cut("model");
 	cut("optimizer");
@@ -75,4 +85,54 @@ TEST(a_run_goes_on_from_shards_with_the_same_bits)
 	cr_assert_str_eq(shards, whole, "other bits from shards");
 	free(whole);
 	free(shards);
+}
+
+/* Path of the second shard, malloc'ed. */
+static char *
+second_shard(const char *base)
+{
+	char pattern[5000];
+	glob_t found;
+
+	snprintf(pattern, sizeof(pattern), "%s/%s-00002-of-*.safetensors", folder, base);
+	cr_assert_eq(glob(pattern, 0, NULL, &found), 0, "%s", pattern);
+	char *path = strdup(found.gl_pathv[0]);
+	globfree(&found);
+	return path;
+}
+
+static void
+expect_refused(const char *path, const char *what)
+{
+	scratch_log();
+	struct program_result r = program_run("", "k3_train", "--resume %s", folder);
+	const char *log = scratch_log();
+
+	cr_expect_eq(r.status, 2, "%s: status %d", path, r.status);
+	cr_expect(strstr(log, path) && strstr(log, what) && strstr(log, "is not whole"),
+		  "%s, \"%s\": %s", path, what, log);
+	program_free(&r);
+}
+
+TEST(a_shard_that_is_cut_or_missing_is_named)
+{
+	static const char *const bases[] = {"model", "optimizer"};
+
+	make_run();
+	for (size_t i = 0; i < 2; i++) {
+		struct stat info;
+		char away[5000];
+		cut(bases[i]);
+		char *path = second_shard(bases[i]);
+		snprintf(away, sizeof(away), "%s.away", path);
+		cr_assert_eq(rename(path, away), 0);
+		expect_refused(path, "No such file");
+		cr_assert_eq(rename(away, path), 0);
+		cr_assert_eq(stat(path, &info), 0);
+		cr_assert_eq(truncate(path, info.st_size - 1), 0);
+		expect_refused(path, "cut short");
+		/* the tensor's last byte again, so that the next base is refused for its own */
+		cr_assert_eq(truncate(path, info.st_size), 0);
+		free(path);
+	}
 }

@@ -88,16 +88,18 @@ TEST(options_that_bound_nothing_are_refused)
 
 	expect_no_model(&o, false, "has no vision tower");
 	o.vision_patches = 3;
-	expect_no_model(&o, true, "vision tiles of 3 patches");
+	expect_no_model(&o, true, "vision tiles of 3 patches: allowed are 4, ");
 	o = vision_case_options();
 	o.max_patches = 3;
-	expect_no_model(&o, true, "3 in a microbatch: a merged token has 4");
+	expect_no_model(&o, true, "3 patches in a microbatch: allowed are 4, ");
 	o.max_patches = 64;
 	o.vision_bands = 2;
 	expect_no_model(&o, true, "2 bands of each image");
 	o = vision_case_options();
 	o.max_patches = (1u << 30) + 1;
-	expect_no_model(&o, true, "1073741825 in a microbatch: allowed are 1073741824");
+	expect_no_model(&o, true,
+			"1073741825 patches in a microbatch: allowed are 4, those of a "
+			"merged token, to 1073741824 (--max-patches)");
 	o.max_patches = 0;
 	o.vision_patches = (1u << 30) + 1;
 	expect_no_model(&o, true, "vision tiles of 1073741825 patches");
@@ -113,6 +115,12 @@ TEST(more_patches_than_the_run_allows_are_refused)
 	o.vision_patches = 16;
 	expect_refused(&o, "1x2x2@0 1x4x10@1", K3_ELIMIT,
 		       "image 1: grid 1 x 4 x 10 needs vision tiles of 20 patches, they have 16");
+	/* all at once, and what would do */
+	expect_refused(&o, "1x2x2@0 1x8x10@90", K3_ESHAPE, "rows up to 110: --tokens 110 would do");
+	expect_refused(&o, "1x2x2@0 1x8x10@90", K3_ESHAPE, "--vision-patches 20 would do");
+	expect_refused(&o, "1x2x2@0 1x8x10@90", K3_ESHAPE, "--max-patches 84 would do");
+	expect_refused(&o, "5x2x2@0 1x3x2@9", K3_ESHAPE, "image 0: 5 frames");
+	expect_refused(&o, "5x2x2@0 1x3x2@9", K3_ESHAPE, "image 1: grid of 3 x 2");
 	struct k3_model *model = vision_case_model("cp=1", 0, &o);
 	struct k3_run_shape shape = {.tokens = 100, .accumulate = 1, .max_patches = 68};
 	struct k3_memory memory;
