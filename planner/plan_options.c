@@ -41,17 +41,15 @@ choose_vision(struct k3_plan_options *o, const struct k3_config *c)
 	if (o->vision_patches < merge || o->vision_patches > K3_VISION_MOST_PATCHES) {
 		k3_error("planner",
 			 "vision tiles of %u patches: allowed are %u, those of a merged token, to "
-			 "%d "
-			 "(--vision-patches)",
+			 "%d (--vision-patches)",
 			 o->vision_patches, merge, K3_VISION_MOST_PATCHES);
 		ret = K3_EINVAL;
 	}
 	if (o->max_patches && (o->max_patches < merge || o->max_patches > K3_VISION_MOST_PATCHES)) {
-		k3_error(
-			"planner",
-			"%llu patches in a microbatch: allowed are %u, those of a merged token, to "
-			"%d (--max-patches)",
-			(unsigned long long)o->max_patches, merge, K3_VISION_MOST_PATCHES);
+		k3_error("planner",
+			 "%llu patches in a microbatch: allowed are %u, those of a merged token, "
+			 "to %d (--max-patches)",
+			 (unsigned long long)o->max_patches, merge, K3_VISION_MOST_PATCHES);
 		ret = K3_EINVAL;
 	}
 	if (o->max_patches && o->vision_bands) {
@@ -80,6 +78,16 @@ choose_mesh(struct k3_mesh *m)
 		return K3_EINVAL;
 	}
 	return K3_OK;
+}
+
+/* 1, logged, when there are more groups than what they are made of. */
+static int
+check_groups(const char *what, uint32_t groups, uint32_t most, const char *option)
+{
+	if (groups <= most)
+		return 0;
+	k3_error("planner", "%u groups of %s: there are %u (%s)", groups, what, most, option);
+	return 1;
 }
 
 int
