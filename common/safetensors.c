@@ -199,6 +199,27 @@ out:
 	return ret;
 }
 
+static bool
+is_index(const char *path)
+{
+	static const char ending[] = ".index.json";
+	size_t n = strlen(path);
+
+	return n >= sizeof(ending) && strcmp(path + n - (sizeof(ending) - 1), ending) == 0;
+}
+
+/* The shards lie beside their index. */
+static int
+index_open(struct k3_st *st, const char *path)
+{
+	const char *slash = strrchr(path, '/');
+	char *dir = slash ? strndup(path, slash > path ? (size_t)(slash - path) : 1) : strdup(".");
+	int ret = dir ? sharded_open(st, dir, path) : K3_ENOMEM;
+
+	free(dir);
+	return ret;
+}
+
 int
 k3_st_open(struct k3_st **out, const char *path)
 {
@@ -216,6 +237,8 @@ k3_st_open(struct k3_st **out, const char *path)
 	}
 	if (S_ISDIR(info.st_mode)) {
 		K3_TRY(folder_open(st, path));
+	} else if (is_index(path)) {
+		K3_TRY(index_open(st, path));
 	} else {
 		K3_TRY(single_open(st, path));
 		K3_TRY(tensors_collect(st, path));

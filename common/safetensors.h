@@ -45,8 +45,8 @@ struct k3_st_tensor {
 struct k3_st; /* an open file or sharded checkpoint */
 
 /**
- * Opens one file, or a folder: model.safetensors.index.json with its shards, else a single
- * model.safetensors.
+ * Opens one file, an index (NAME.index.json) with the shards beside it, or a folder:
+ * model.safetensors.index.json with its shards, else a single model.safetensors.
  * @return K3_OK, K3_EIO, K3_EFORMAT, K3_ENOMEM
  */
 int k3_st_open(struct k3_st **st, const char *path);

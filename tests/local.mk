@@ -72,6 +72,7 @@ check_PROGRAMS += \
 	tests/test_run_recall \
 	tests/test_run_refused \
 	tests/test_run_sched \
+	tests/test_run_shards \
 	tests/test_run_spine \
 	tests/test_run_trace \
 	tests/test_run_train \

@@ -53,12 +53,12 @@ checkpoint_save(float value, uint64_t shard_bytes)
 }
 
 static void
-expect_checkpoint(float value)
+expect_checkpoint(const char *path, float value)
 {
 	struct k3_st *st;
 	float data[ELEMS];
 
-	cr_assert_eq(k3_st_open(&st, scratch_path("")), K3_OK);
+	cr_assert_eq(k3_st_open(&st, scratch_path(path)), K3_OK);
 	cr_assert_eq(k3_st_count(st), 3);
 	for (size_t i = 0; i < 3; i++) {
 		cr_assert_eq(k3_st_read_f32(k3_st_at(st, i), 0, ELEMS, data), K3_OK);
@@ -245,23 +245,24 @@ TEST(shards_are_cut_between_tensors_and_the_index_finds_them)
 	cr_assert_not_null(strstr(index, "\"b\": \"model-00001-of-00002.safetensors\""));
 	cr_assert_not_null(strstr(index, "\"c\": \"model-00002-of-00002.safetensors\""));
 	free(index);
-	expect_checkpoint(3);
+	expect_checkpoint("", 3);
+	expect_checkpoint("model.safetensors.index.json", 3);
 }
 
 TEST(a_tensor_larger_than_a_shard_gets_one_of_its_own)
 {
 	checkpoint_save(4, 1);
 	cr_assert_eq(scratch_files(), 4);
-	expect_checkpoint(4);
+	expect_checkpoint("", 4);
 }
 
 TEST(the_newest_save_wins_over_one_in_the_other_form)
 {
 	checkpoint_save(1, 1);
 	checkpoint_save(2, 0);
-	expect_checkpoint(2);
+	expect_checkpoint("", 2);
 	checkpoint_save(3, 1);
-	expect_checkpoint(3);
+	expect_checkpoint("", 3);
 	cr_assert_neq(access(scratch_path("model.safetensors"), F_OK), 0);
 }
 
@@ -341,7 +342,7 @@ TEST(a_save_killed_at_any_point_leaves_the_previous_checkpoint)
 		}
 		cr_assert_eq(waitpid(child, &status, 0), child);
 		cr_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
-		expect_checkpoint((float)point);
+		expect_checkpoint("", (float)point);
 	}
 }
 
