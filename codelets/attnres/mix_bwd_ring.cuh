@@ -195,7 +195,8 @@ __launch_bounds__(PACKS == 1 ? RING_THREADS_ONE : RING_THREADS_TWO, 1)
 		stat_load(&stat, k.vec.stat, k.values, first);
 	team_sync();
 	struct row_place place = {ring.first, ring.bars, 0};
-	for (size_t token = first; token < k.t; token += step) {
+	size_t token = first;
+	for (; token < k.t; token += step) {
 		ring_wait(&place, ring);
 		bwd_token<T, PACKS, N>(&columns, k, ring, part, &stat, place.at, token, step);
 		place.at = ring_ahead(ring, place.at, k.rows);
@@ -203,6 +204,7 @@ __launch_bounds__(PACKS == 1 ? RING_THREADS_ONE : RING_THREADS_TWO, 1)
 		if (warp == 0)
 			feed_more(&feed, ring, step, k.t);
 	}
+	team_catch_up(token, k.t, 2);
 	columns_put<T, PACKS, N>(columns, k, shared);
 }
 

@@ -6,11 +6,31 @@
 
 enum { TEAMS_MOST = 8 };
 
-/** Waits for the team; it has a barrier of its own. */
+/** Waits for the team; one of several warps has a barrier of its own. */
 static __device__ __forceinline__ void
 team_sync(void)
 {
-	asm volatile("bar.sync %0, %1;" : : "r"(1 + threadIdx.y), "r"(blockDim.x) : "memory");
+	if (blockDim.x == 32)
+		__syncwarp();
+	else
+		asm volatile("bar.sync %0, %1;"
+			     :
+			     : "r"(1 + threadIdx.y), "r"(blockDim.x)
+			     : "memory");
+}
+
+/**
+ * Behind a loop over rows threadIdx.y * gridDim.x + blockIdx.x, .. + gridDim.x * blockDim.y, ..: a
+ * team that had a row fewer than the block's first passes the barriers of one more.  Nothing needs
+ * that but compute-sanitizer: for its racecheck a warp's time is the number of barriers that it
+ * has passed, whichever they are, and teams at different times race at the block's next one.
+ */
+static __device__ __forceinline__ void
+team_catch_up(size_t row, size_t rows, int barriers)
+{
+	if (row - (size_t)threadIdx.y * gridDim.x < rows)
+		for (int i = 0; i < barriers; i++)
+			team_sync();
 }
 
 /**

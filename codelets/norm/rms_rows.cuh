@@ -217,6 +217,7 @@ __launch_bounds__(BWD_THREADS, 1)
 				pack_store((T *)((char *)b.dx + row * bytes + at[i]), kept.rest[i]);
 		}
 	}
+	team_catch_up(row, b.n, 1);
 	put_columns<T>(part, shared, columns, at, bytes);
 }
 
