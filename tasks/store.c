@@ -180,12 +180,18 @@ k3_store_mode(struct k3_store *store, uint32_t datum, enum k3_mode mode)
 	if (datum >= store->model->n_persist || mode != K3_W)
 		return mode;
 	uint32_t leader = k3_datum_leader(persist, datum);
-	if (!persist[leader].whole_bytes)
-		return mode;
-	if (store->begun[leader])
+	if (store->begun[leader] && persist[leader].whole_bytes)
 		return K3_RW;
 	store->begun[leader] = true;
 	return K3_W;
+}
+
+bool
+k3_store_is_begun(const struct k3_store *store, uint32_t datum)
+{
+	const struct k3_datum *persist = store->model->persist;
+
+	return datum < store->model->n_persist && store->begun[k3_datum_leader(persist, datum)];
 }
 
 void

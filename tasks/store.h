@@ -37,6 +37,9 @@ starpu_data_handle_t k3_store_handle(const struct k3_store *store, const struct 
  * destroyed. */
 enum k3_mode k3_store_mode(struct k3_store *store, uint32_t datum, enum k3_mode mode);
 
+/** Was a write of a persistent datum's handle submitted?  It may be in flight. */
+bool k3_store_is_begun(const struct k3_store *store, uint32_t datum);
+
 /**
  * Copies a datum out (in): waits for the tasks submitted so far that write (use) it.
  * plan may be NULL for persistent data; short-lived data must be kept by their plan.
