@@ -4,6 +4,9 @@
  * anything, NaN too: behind the expert's rows it is cleared, in both operands.  Warpgroups wait by
  * phase_wait: a wait that may end the program, in their loop over tiles, takes the compiler's
  * registers for the sums.
+ *
+ * To racecheck of compute-sanitizer a phase of an mbarrier is no order between plain stores and
+ * loads: it reports the tile that hand_over leaves and take_tile reads, as it does of any such pair.
  */
 #ifndef K3_MOE_EXPERT_WEIGHTS_MULTIPLY_CUH
 #define K3_MOE_EXPERT_WEIGHTS_MULTIPLY_CUH
