@@ -1,6 +1,6 @@
 # K3_CHECK_CUDA
 # -------------
-# nvcc, the CUDA runtime and cuBLASLt; after K3_CHECK_STARPU.  No device and no driver are needed.  Where StarPU has no
+# nvcc of CUDA 12.4 or newer, the CUDA runtime and cuBLASLt; after K3_CHECK_STARPU.  No device and no driver are needed.  Where StarPU has no
 # CUDA, --with-cuda builds the kernels and their tests alone, and the default builds nothing.
 #
 # Options:   --with-cuda[=DIR], --without-cuda   default: check, in $CUDA_HOME and /usr/local/cuda
@@ -27,6 +27,9 @@ AS_IF([test "x$with_cuda" != xno],
 	 AS_IF([test -z "$NVCC"], [NVCC=$k3_cuda_dir/bin/nvcc])
 	 AS_IF([test -x "$NVCC" || command -v "$NVCC" >/dev/null 2>&1], [],
 		[k3_cuda_missing="no compiler $NVCC"])
+	 k3_cuda_version=`"$NVCC" --version 2>/dev/null | sed -n 's/.*release \([[0-9.]]*\).*/\1/p'`
+	 AS_VERSION_COMPARE([${k3_cuda_version:-99}], [12.4],
+		[k3_cuda_missing="$NVCC is of CUDA $k3_cuda_version, needed is 12.4 or newer"])
 	 AS_IF([test -e "$k3_cuda_dir/include/cuda_runtime.h"], [],
 		[k3_cuda_missing="${k3_cuda_missing:+$k3_cuda_missing, }no $k3_cuda_dir/include/cuda_runtime.h"])
 	 for k3_dir in "$k3_cuda_dir/lib64" "$k3_cuda_dir/lib"; do

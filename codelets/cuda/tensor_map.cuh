@@ -41,8 +41,13 @@ tensor_map_encoder(void)
 
 	if (encode)
 		return encode;
+#if CUDART_VERSION >= 12050
 	K3_CUDA_CHECK(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000,
 						       cudaEnableDefault, &found));
+#else
+	K3_CUDA_CHECK(
+		cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &f, cudaEnableDefault, &found));
+#endif
 	K3_CUDA_CHECK(f ? cudaSuccess : cudaErrorSymbolNotFound);
 	return encode = (PFN_cuTensorMapEncodeTiled_v12000)f;
 }
