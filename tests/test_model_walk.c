@@ -36,7 +36,7 @@ tiled_model(void)
 static struct k3_plan *
 plan_as(const struct k3_model *model, const char *documents, struct k3_microbatch what)
 {
-	struct k3_layout layout;
+	struct k3_layout layout = {0};
 	struct k3_plan *plan;
 	int32_t *ids = case_documents(documents, &layout.n_tokens);
 
